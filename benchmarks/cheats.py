@@ -29,36 +29,36 @@ LIMITS = (
     (
         "A time bomb: right until a date, an hour, or a rare input",
         "No finite test finds a trigger that it does not hit. Sampling bounds the failure probability for its input "
-        "distribution; only schedules, which are proved, are free of this.",
+        "distribution. Schedules are exempt: they are proved.",
     ),
     (
-        "A cache keyed by contents, in a program that really meets the same inputs again",
-        "Caught by timing. That it would be welcome in some programs is not ours to decide.",
+        "A cache keyed by contents, in a program whose inputs repeat",
+        "Refused by the timing of repeated inputs, although it would help such a program.",
     ),
     (
-        "Data that an honest kernel could keep too, for example weights packed by the first launch",
-        "Counts as remembering work and is flagged when it pays in time: write it as two kernels.",
+        "Data that an honest kernel could keep, for example weights packed by the first launch",
+        "Refused as remembered work if it saves time: write it as two kernels.",
     ),
     (
-        "A device-wide state left behind by a Python candidate on a GPU (persisting L2, clocks)",
-        "The scan refuses the calls; confinement does not see them. Clocks need rights that candidates lack.",
+        "Device-wide state that a Python candidate changes on a GPU (persisting L2, clocks)",
+        "The scan refuses the calls; confinement does not see them. Candidates have no right to set clocks.",
     ),
     (
         "Special values (infinities, NaN) in candidates that are judged by a tolerance",
-        "Schedules are compared bitwise on them. Other programs may order arithmetic differently, so that "
-        "honest ones differ there; they are not checked.",
+        "Schedules are compared bitwise on them. Honest programs that order arithmetic differently differ on them, "
+        "so other candidates are not checked.",
     ),
     (
         "Heat and clock speed: a candidate whose own turn slows the processor in the next",
-        "Turns alternate, and each begins with an untimed call. What lasts longer than that call is not seen.",
+        "Turns alternate, and each begins with an untimed call. An effect that lasts longer is not seen.",
     ),
     (
-        "More than a limit for less than 50 ms, on machines where limits in all are watched from outside",
-        "Processes, threads, memory and disk are looked at every 20 to 50 ms; the kernel's own limits hold at once.",
+        "An excess for less than 50 ms of a limit that an external monitor enforces",
+        "The monitor reads processes, threads, memory and disk every 20 to 50 ms. Limits of the Linux kernel hold always.",
     ),
     (
-        "A hole in Python, the compiler, the driver or the kernel's own fences",
-        "Run what you must not trust in a virtual machine.",
+        "A security fault of Python, the compiler, the driver or the Linux kernel",
+        "Use a virtual machine for code that must not be trusted.",
     ),
 )
 
@@ -289,45 +289,48 @@ def docs(path: Path) -> str:
         f"**{summary['cheats_caught']} of {summary['cheats']} cheats were caught, {summary['honest_flagged']} of "
         f"{summary['honest']} honest candidates were flagged**, on {on}.",
         "",
-        "A cheat is caught when it ends with the verdict that it deserves. Some tricks gain nothing under this "
-        "evaluator (a patched clock is merely not asked): they count as honest and must not be flagged.",
+        "A cheat is caught when it ends with the expected verdict. Tricks that gain nothing under this evaluator, such "
+        "as a patched clock, count as honest and must not be flagged.",
         "",
     ]
     titles = {
-        "cubin": ("Machine code", "Patched schedules; proved wrong before anything runs."),
+        "cubin": ("Machine code", "Patched schedules."),
         "source": ("Source text", "Scanned, then built in confinement ([how](../concepts/evaluator.md))."),
         "python": (
             "Python candidates",
-            "Run with the scan of their text switched off, on the CPU, so that confinement "
-            "and checks have to do the work.",
+            "Run on the CPU without the scan of their text, so that confinement and checks are tested.",
         ),
         "python_scan": ("Python candidates that the scan refuses", "Streams, graphs, libraries, limits."),
         "gpu": ("Device code", "Judged on a GPU as source candidates."),
-        "python_gpu": ("Python candidates on a GPU", "The scan of their text switched off."),
+        "python_gpu": ("Python candidates on a GPU", "Run without the scan of their text."),
     }
     for how, (title, words) in titles.items():
         own = [r for r in singles if r["how"] == how]
         if not own:
             continue
+        cheats = [r for r in own if r["kind"] == "cheat"]
+        checks = {r["by"] for r in cheats}
+        named = (
+            len(cheats) > 1 and len(checks) == 1 and all(r["ok"] for r in own)
+        )  # one check catches all: the text says it, not each row
         lines += [
             f"## {title}",
             "",
-            words,
+            f"{words} All cheats are caught by {checks.pop()}." if named else words,
             "",
-            "| exhibit | what it does | kind | verdict | caught by | |",
-            "|---|---|---|---|---|---|",
         ]
+        heads = ["exhibit", "what it does", "kind", "verdict", *([] if named else ["caught by"])]
+        lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         for r in sorted(own, key=lambda r: (r["kind"], r["name"])):
-            mark = "" if r["ok"] else "**missed**"
-            lines.append(
-                f"| {r['name']} | {r['title']} | {r['kind']} | `{r['verdict']}` | {r['by']} | {mark} |"
-            )
+            verdict = f"`{r['verdict']}`" + ("" if r["ok"] else " **missed**")
+            cells = [r["name"], r["title"], r["kind"], verdict, *([] if named else [r["by"]])]
+            lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     if many:
         lines += ["## Honest candidates in bulk", "", "| candidates | on | accepted |", "|---|---|---|"]
         names = {
             "schedule": "original and random legal schedules of the suite's kernels",
-            "gemm": "our HGEMM sources",
+            "gemm": "GEMM kernels of Sassafras",
         }
         for (what, where), group in sorted(many.items()):
             lines.append(f"| {names[what]} | {where} | {sum(r['ok'] for r in group)} of {len(group)} |")

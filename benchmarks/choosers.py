@@ -28,11 +28,13 @@ import numpy as np
 from common import write
 
 from sassafras.core import SassafrasError, ToolMissing
-from sassafras.gemm.configs import registry
 from sassafras.gemm.configs.backward import PART
+from sassafras.gemm.configs.base import PLAIN as PLAIN_MODE
+from sassafras.gemm.configs.fields import to_fields
+from sassafras.gemm.configs.registry import Config
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset, predictor
-from sassafras.gemm.select.selector import Selector, SelectorSettings, parsed
+from sassafras.gemm.select.selector import Selector, SelectorSettings
 from sassafras.gemm.select.table import TunedTable
 
 #: trees, leaves and depth of both sets: small enough for a few milliseconds
@@ -70,22 +72,20 @@ class Pairs:
         plain: list[Any] = []
         modes: list[Any] = []
         for index, entry in enumerate(entries):
-            timed = [name for name in sorted(entry.ours) if dataset.layout_of(name)]  # others are gone
-            names = [name for name in timed if "+" not in name]
-            if not names or "torch" not in entry.baselines:
+            timed = sorted(entry.ours, key=lambda config: config.name)
+            configs = [config for config in timed if config.mode == PLAIN_MODE]
+            if not configs or "torch" not in entry.baselines:
                 continue
-            configs = [registry.parse(name) for name in names]
-            found = predictor.features(configs, entry.shape)
-            row = {name: found[i] for i, name in enumerate(names)}
-            for i, name in enumerate(names):
-                torch_us = entry.baselines["torch"].get(configs[i].layout)
+            row = dict(zip(configs, predictor.features(configs, entry.shape), strict=True))
+            for config, found in row.items():
+                torch_us = entry.baselines["torch"].get(config.layout)
                 if torch_us is not None:
-                    plain.append((index, found[i], math.log(torch_us / entry.ours[name][0])))
-            for name in sorted(set(timed) - set(names)):
-                config = registry.parse(name)
-                if config.stem in row:
-                    gain = math.log(entry.ours[config.stem][0] / entry.ours[name][0])
-                    modes.append((index, predictor.with_mode(row[config.stem][None], [config.mode])[0], gain))
+                    plain.append((index, found, math.log(torch_us / entry.ours[config][0])))
+            for config in timed:
+                alone = replace(config, mode=PLAIN_MODE)
+                if alone != config and alone in row:
+                    gain = math.log(entry.ours[alone][0] / entry.ours[config][0])
+                    modes.append((index, predictor.with_mode(row[alone][None], [config.mode])[0], gain))
         self.plain, self.modes = (
             [np.array(part) for part in zip(*rows, strict=True)] for rows in (plain, modes)
         )
@@ -181,36 +181,35 @@ def flat(trees: Sequence[np.ndarray], base: float) -> predictor.Trees:
     return predictor.Trees(base, int(depth.max()), roots, feature, threshold, children, value)
 
 
-def known(entries: Sequence[dataset.DatasetEntry], winners: int = 4) -> list[list[Any]]:
+def known(entries: Sequence[dataset.DatasetEntry], winners: int = 4) -> dict[str, Any]:
     """What a model may choose from besides the table: the fastest few of each shape and layout."""
     found = []
     for e in entries:
         for layout in sorted(e.baselines["torch"]):
-            names = [name for name, _ in e.ranked(layout) if parsed(name) is not None]
-            if names:
-                found.append([e.shape.m, e.shape.n, e.shape.k, layout, names[:winners]])
-    return found
+            if ranked := [config for config, _ in e.ranked(layout)]:
+                found.append((e.shape, layout, ranked[:winners]))
+    return predictor.Model.knowing(found)
 
 
-def look_up(entry: dataset.DatasetEntry, name: str) -> float | None:
+def look_up(entry: dataset.DatasetEntry, config: Config) -> float | None:
     """Microseconds; of the plain launch where the mode was not timed, and of the fastest kernel that differs
     in stages and in the quick start alone where that one was not; None where nothing is known."""
-    if us := entry.us(name) or entry.us(name.partition("+")[0]):
+    if us := entry.us(config) or entry.us(replace(config, mode=PLAIN_MODE)):
         return us
-    wanted = _but_for_stages(registry.parse(name))
+    wanted = _but_for_stages(config)
     found = [
         us
         for other, (us, _) in entry.ours.items()
-        if "+" not in other and dataset.layout_of(other) and _but_for_stages(registry.parse(other)) == wanted
+        if other.mode == PLAIN_MODE and _but_for_stages(other) == wanted
     ]
     return min(found, default=None)
 
 
 def _but_for_stages(config: Any) -> Any:
-    plain = replace(config, mode=predictor.PLAIN)
-    if not hasattr(config.instance, "blocks"):
+    plain = replace(config, mode=PLAIN_MODE)
+    if not hasattr(config.instance, "k_blocks"):
         return plain
-    return replace(plain, instance=replace(config.instance, stages=0, blocks=0))
+    return replace(plain, instance=replace(config.instance, stages=0, k_blocks=0))
 
 
 def judge(chooser: Selector, entries: Sequence[dataset.DatasetEntry]) -> list[dict[str, Any]]:
@@ -228,7 +227,7 @@ def judge(chooser: Selector, entries: Sequence[dataset.DatasetEntry]) -> list[di
             row = {
                 "shape": str(entry.shape),
                 "layout": layout,
-                "config": choice.config,
+                "config": to_fields(choice.config) if choice.config else None,
                 "predicted": choice.speedup,
                 "torch_of_best": best / torch_us,
             }
@@ -303,7 +302,7 @@ def in_folds(
         else:
             pairs = pairs or Pairs(entries)
             rest = [entry for i, entry in enumerate(entries) if i not in out and i >= len(grid)]
-            model = pairs.train(out, {"known": known(rest)})
+            model = pairs.train(out, known(rest))
             if path is not None:
                 model.save(path)
         less = table.without(entries[i].shape for i in out)
@@ -400,7 +399,7 @@ def main() -> None:
         others.entries.update(dataset.Dataset.load(path).entries)
     if args.train:
         besides = [others[shape] for shape in sorted(others.entries)]
-        header["known"] = known(besides)
+        header |= known(besides)
         grid, table = [found[shape] for shape in sorted(found.entries)], TunedTable.from_dataset(found)
         model = Pairs([*grid, *besides]).train(set(), header)
         path = args.model or predictor.shipped_path(header["gpu"])

@@ -80,7 +80,13 @@ def suite(data: Row, odd: bool) -> list[Row]:
 def spaces(data: Row) -> list[Row]:
     """The spaces beyond reordering, each on its own, of the suite's kernels and of HGEMM kernels."""
     found = {name: of for name, of in data["summary"].items() if isinstance(of, dict) and "improved" in of}
-    return [{**of, "name": name.replace("hgemm_", "HGEMM kernels, ")} for name, of in found.items()]
+    words = {"knobs": "ptxas options", "identity": "ptxas's order, new control codes"}
+    rows = []
+    for name, of in found.items():
+        stage = name.removeprefix("hgemm_")
+        kernels = "HGEMM kernels, " if stage != name else ""
+        rows.append({**of, "name": kernels + words.get(stage, stage)})
+    return rows
 
 
 def candidates(data: Row) -> list[Row]:
@@ -133,7 +139,7 @@ def environment(data: Row) -> str:
     of = data["environment"]
     date = of.get("date") or data.get("date")
     words = [
-        of.get("gpu") or "no GPU named",
+        of.get("gpu") or "no GPU",
         f"driver {of['driver']}" if of.get("driver") else "",
         date or "",
     ]

@@ -96,6 +96,7 @@ def main() -> int:
     from sassafras.cuda.environment import environment
     from sassafras.gemm.bench.worker import _stage
     from sassafras.gemm.configs import registry
+    from sassafras.gemm.configs.fields import to_fields
 
     plan = {"dry": given.dry_run, "cache": str(given.cache) if given.cache else None, "options": {"seed": 0}}
     stage = _stage(plan)
@@ -129,7 +130,7 @@ def main() -> int:
             continue
         config = legal[int(rng.integers(len(legal)))]
         checks += 1
-        counts[type(config).__name__] += 1
+        counts[config.FAMILY] += 1
         try:
             why, ratio = checked(stage, shape, config, given.seed + checks)
         except Exception as error:
@@ -138,7 +139,7 @@ def main() -> int:
             why, ratio, lost = f"the context is lost: {error}".splitlines()[0], 0.0, True
         worst = max(worst, ratio)
         if why:
-            faults.append({"shape": str(shape), "config": config.name, "why": why})
+            faults.append({"shape": str(shape), "config": to_fields(config), "why": why})
             print(json.dumps(faults[-1]), flush=True)
         if lost:  # nothing more can be done in this process
             break

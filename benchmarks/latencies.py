@@ -16,10 +16,8 @@ it stopped when called again. It ends with status 1 when a pair that is known to
 (``known_too_short``), or when a pair was wrong at every distance that ptxas emits.
 ``report`` makes the result from a journal again, ``publish`` what is kept of it in ``benchmarks/results/``:
 ``latencies.json`` with the summary and the pairs pooled by class, and ``latencies-pairs.json.xz`` with a row
-a pair, from which ``adopt`` makes the same table. ``--pretend`` runs without a GPU, with made-up latencies.
+a pair. ``--pretend`` runs without a GPU, with made-up latencies.
 ``words FOLDER ...`` makes the word book (`latency/words.py`) from cubins anew.
-
-The package's table is made from the result: ``sassafras latency adopt latencies.json``.
 """
 
 from __future__ import annotations

@@ -145,21 +145,19 @@ def candidates(case: Case, x: Any, w: Any, bias: Any, room: Any, most: int) -> l
     from sassafras.gemm.matmul.plan import epilogue_problem
     from sassafras.gemm.matmul.problem import MatmulCall, read
     from sassafras.gemm.select import epilogue_selector
-    from sassafras.gemm.select.cost_model import estimate_us
-    from sassafras.gemm.select.selector import parsed
 
     found = read(MatmulCall(x, w, None, bias, epilogue.ACTIVATIONS[case.activation]), "cuda")
     if found is None:
         return []
     problem = found.problem
     legal = epilogue.configurations(*epilogue_problem(problem))
-    legal.sort(key=lambda c: estimate_us(c, epilogue_selector.flat(c, problem.shape, problem.batch)))
+    legal.sort(key=lambda c: c.estimate_us(epilogue_selector.flat(c, problem.shape, problem.batch)))
     by_instance: dict[Any, Any] = {}
     for config in legal:
         by_instance.setdefault(config.instance, config)
-    names = [served["config"] for served in room.status()["problems"] if served["config"]]
+    served = [choice.config for choice in room._engine.served.values() if choice.config is not None]
     possible = {c.stem for c in legal}  # the last choice may be another row's, where torch was chosen here
-    chosen = [c for c in map(parsed, names[-1:]) if c is not None and c.stem in possible]
+    chosen = [c for c in served[-1:] if c.stem in possible]
     unique = list({c.stem: c for c in (*chosen, *by_instance.values(), *legal)}.values())[:most]
     return [mode for c in unique for mode in c.in_modes()[:2]]
 
@@ -167,6 +165,7 @@ def candidates(case: Case, x: Any, w: Any, bias: Any, room: Any, most: int) -> l
 def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[str, Any]:
     """One row. Raises what a contestant raises."""
     from sassafras.core.statistics import bootstrap_median
+    from sassafras.gemm.configs.fields import to_fields
     from sassafras.gemm.matmul.composed import activated
 
     x, w, bias = tensors(case, "cpu" if clock.dry else "cuda")
@@ -190,12 +189,12 @@ def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[
         if bound:
             screened = clock.times([clock.graph([call]) for _, call in bound], 4)
             best = bound[int(np.argmin(np.median(screened, axis=0)))]
-            calls["ours"], found["config"] = best[1], best[0].name
+            calls["ours"], found["config"] = best[1], to_fields(best[0])
             errors["ours"] = rms(best[1](), exact)
             medians = np.median(screened, axis=0)
-            found["screened"] = {
-                c.name: round(float(us), 3) for (c, _), us in zip(bound, medians, strict=True)
-            }
+            found["screened"] = [
+                [to_fields(c), round(float(us), 3)] for (c, _), us in zip(bound, medians, strict=True)
+            ]
     names = list(calls)
     table = clock.times([clock.graph([calls[name]]) for name in names], given.rounds)
     for at, name in enumerate(names):
@@ -212,8 +211,9 @@ def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[
         found["speedup_lt_fused"] = round(float(np.median(ratios)), 4)
     found["wrong"] += [n for n, error in errors.items() if error > TOLERANCE * errors["torch"]]
     found["rms_ratio"] = round(errors.get("ours", errors["sassafras"]) / max(errors["torch"], 1e-12), 4)
-    if served := room.status()["problems"]:
-        found["served"] = {key: served[-1][key] for key in ("member", "config", "why")}
+    if room._engine is not None and room._engine.served:
+        served = list(room._engine.served.values())[-1]
+        found["served"] = {**served.to_json(), "why": served.why}
     return found
 
 

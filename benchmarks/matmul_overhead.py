@@ -220,7 +220,7 @@ def main() -> int:
                 if room._engine is not None:
                     shape = Shape(m, n, k)
                     config = next((c for c in legal(shape) if c.layout == layout), None)
-                    mine = ((config.name, 1.0 if member == "ours" else 9.0),) if config else ()
+                    mine = ((config, 1.0 if member == "ours" else 9.0),) if config else ()
                     room._engine.forget()
                     room._engine.gpu(0).chooser = Selector(
                         TunedTable({}, [TableRow(shape, layout, mine, 2.0)])

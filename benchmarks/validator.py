@@ -1,7 +1,7 @@
 """What the validator catches and what it lets through, without a GPU: writes validator.json.
 
     python benchmarks/validator.py CORPUS [--quota 2] [--legal 4] [--limit N] [--plant 1] [--jobs 2]
-                                    [--out FOLDER] [--latencies measured]
+                                    [--out FOLDER]
 
 CORPUS is a folder that benchmarks/corpus/build.py made. Each finished cubin is a line of validator.rows.jsonl
 in the output folder, and the same command goes on behind them. For every kernel (2 to 6: in every N-th cubin
@@ -41,20 +41,18 @@ _COUNTS = ("kernels", "instructions", "accepted", "pinned", "legal", "legal_acce
 _COUNTS += tuple(f"{what}{end}" for what in ("regenerated", "renamed", "moved") for end in ("", "_accepted"))
 
 
-def one(path: str, name: str, quota: int, legal: int, seed: int, latencies: str = "mined") -> Row:
+def one(path: str, name: str, quota: int, legal: int, seed: int) -> Row:
     """Judge one cubin's kernels and, with a quota, what was planted in them; ``error`` where that failed."""
     try:
-        return _one(path, name, quota, legal, seed, latencies)
+        return _one(path, name, quota, legal, seed)
     except Exception as error:  # hours of work must not go with one cubin
         return {"name": name, "error": f"{type(error).__name__}: {error}"}
 
 
-def _one(path: str, name: str, quota: int, legal: int, seed: int, latencies: str) -> Row:
+def _one(path: str, name: str, quota: int, legal: int, seed: int) -> Row:
     from sassafras.sass import ARCHS, Program
-    from sassafras.sass.latency import table
     from sassafras.validate import Validator
 
-    table.DEFAULT_SOURCE = latencies  # of this process: validator, spaces and planted violations
     data = Path(path).read_bytes()
     program = Program.parse(data)
     row: Row = {
@@ -194,7 +192,6 @@ def main() -> None:
     parser.add_argument("--plant", type=int, default=1, help="plant in every so many-th cubin")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--latencies", choices=("mined", "measured"), default="mined")
     parser.add_argument("--out")
     options = parser.parse_args()
     lines = read_lines(options.corpus / "index.jsonl")
@@ -208,7 +205,6 @@ def main() -> None:
         options.legal,
         options.plant,
         options.seed,
-        options.latencies,
         validator_digest(),
     ]
     rows = _done(journal, settings, set(asked))
@@ -222,7 +218,6 @@ def main() -> None:
                 asked[x["name"]],
                 options.legal,
                 options.seed,
-                options.latencies,
             )
             for x in lines
             if x["name"] not in done

@@ -25,7 +25,10 @@ def summary(rows: list[Row], folders: int, seconds: float) -> Row:
     per_folder = {}
     for n in range(folders):
         mine = [r for r in judged if r["folder"] == n]
-        per_folder[f"folder {n + 1}"] = {"kernels": len(mine), "mutants": sum(r["mutants"] for r in mine)}
+        per_folder[f"folder {n + 1}"] = {
+            "subfolders": len({str(Path(r["cubin"]).parent) for r in mine}),
+            "kernels": len(mine), "mutants": sum(r["mutants"] for r in mine),
+        }  # fmt: skip
     kinds: Counter[str] = sum((Counter(r["kinds"]) for r in judged), Counter())
     planted: Counter[str] = sum((Counter(r["planted"]) for r in judged), Counter())
     total = {k: sum(r[k] for r in judged) for k in (

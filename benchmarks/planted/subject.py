@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sassafras.sass import Emitter, Fence, Function, Instruction, Program
+from sassafras.sass import Fence, Function, Instruction, Program
 from sassafras.sass.control import NO_BARRIER, REUSE_MASK
 from sassafras.sass.opcodes import IMMOVABLE
 
@@ -43,7 +43,6 @@ class Subject:
         self.function: Function = program.function(name)
         self.code: tuple[Instruction, ...] = self.function.instructions
         self.count = len(self.code)
-        self._emitter = Emitter(program, name)
         self.high = [i.high for i in self.code]
         self.blocks = [(b.start, b.end) for b in self.function.blocks]
 
@@ -123,8 +122,8 @@ class Subject:
 
     def emit(self, order: list[int], high: list[int]) -> bytes:
         """The cubin; `high` by original index."""
-        return self._emitter.emit(
-            np.array(order, dtype=np.int64), np.array([high[n] for n in order], dtype=np.uint64)
+        return self.program.emit(
+            self.name, np.array(order, dtype=np.int64), np.array([high[n] for n in order], dtype=np.uint64)
         )
 
     def fixed(self, n: int) -> bool:

@@ -47,7 +47,9 @@ def blocks(code: Listing) -> list[Block]:
         op = ops[block.end - 1]
         follow: set[int] = set()
         if op.base == "CALL":
-            entries = list(op.targets) or code.functions
+            # through a register: the label is what the address counts from, and any function may be meant
+            pointer = op.operands[0].startswith("R")
+            entries = code.functions if pointer else list(op.targets) or code.functions
             if not entries:
                 raise Unread("a call whose target is not known")
             follow.update(of[t] for t in entries)

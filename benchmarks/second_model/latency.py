@@ -4,7 +4,8 @@
 measured has its smallest right distance; one that never went wrong needs 1. For a pair that was not measured
 the largest distance among its like that did go wrong is taken, or the compiler's own distance in the
 kernel at hand if that is less. Where none of its like went wrong, a result is there when it is there for
-every reader that was asked, if those were many and the reader's opcode among them in another form.
+every reader that was asked, if those were many and the reader's opcode among them in another form; and for
+any reader behind the longest distance that a measured pair of the table needs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 #: cycles behind which everything of fixed latency is there
 HORIZON = 64
+#: distances in unmodified kernels of our own corpus, as `mutants_run.py CORPUS --learn` writes them
 _SEEN = Path(__file__).with_name("seen.json")
 _PAIRS = Path(__file__).resolve().parents[1] / "results" / "latencies-pairs.json.xz"
 _UNITS = {
@@ -76,6 +78,8 @@ class Latencies:
         self._quick: dict[str, int] = {}
         #: opcodes that were asked as readers of a result in a register operand, by the producer's opcode
         self._readers: dict[str, set[str]] = {}
+        #: what any result needs towards any operand
+        self._longest = 1
         self._like: dict[tuple[str, str, str, str, str], int] = {}
         names: dict[str, dict[frozenset[str], str]] = {}
         for row in json.loads(lzma.decompress(path.read_bytes()))["rows"]:
@@ -93,6 +97,8 @@ class Latencies:
                 self._readers.setdefault(_base(first), set()).add(_base(second))
             if row["status"] != "measured":
                 continue  # of itself alone: that it never went wrong tells nothing of another pair
+            if row["kind"] == "raw":
+                self._longest = max(self._longest, cycles)
             if row["kind"] == "raw" and cycles > 1 and _kind(second[1]) == "r":
                 base = _base(first)
                 self._slow[base] = max(cycles, self._slow.get(base, 0))
@@ -183,10 +189,10 @@ class Latencies:
             found = self._like.get((kind, *one, *two))
             if found is not None:
                 return min(found, most), False
-        if kind == "raw" and _kind(second[1]) == "r":
-            asked = self._readers.get(_base(first), set())
-            if len(asked) >= WELL_ASKED and _base(second) in asked:
-                most = min(most, self._slow.get(_base(first), 1))
+        asked = self._readers.get(_base(first), set())
+        if kind == "raw" and len(asked) >= WELL_ASKED:
+            same = _kind(second[1]) == "r" and _base(second) in asked
+            most = min(most, self._slow.get(_base(first), 1) if same else self._longest)
         if kind == "waw":  # the second result has to land behind the first one
             slow, quick = self._slow.get(_base(first)), self._quick.get(_base(second), 1)
             return (most if slow is None else min(most, max(1, slow - quick + 1))), False

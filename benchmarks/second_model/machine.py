@@ -290,6 +290,14 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                     V.t[r] = value
                 else:
                     V.f[r] = value
+                kept = 0
+                for m in range(S.w_n[z, r]):  # nobody reads what was written under this very guard before
+                    if w_g[r, m] != gh or w_s[r, m] != gs:
+                        S.w_pc[z, r, kept], S.w_t[z, r, kept] = S.w_pc[z, r, m], S.w_t[z, r, m]
+                        S.w_rd[z, r, kept] = S.w_rd[z, r, m]
+                        w_g[r, kept], w_s[r, kept] = w_g[r, m], w_s[r, m]
+                        kept += 1
+                S.w_n[z, r] = kept
             else:
                 V.t[r], V.f[r], V.g[r] = value, value, np.uint64(0)
                 S.w_n[z, r] = 0

@@ -13,7 +13,9 @@ __version__ = "0.1.0"
 #: public name -> the module that has it
 _HOME = {
     "optimize": "api.optimize", "compare": "api.compare", "Comparison": "comparison.comparison",
-    "evolve": "api.evolve",
+    "evolve": "api.evolve", "check": "api.check", "workload_of": "api.live", "workloads_of": "api.live",
+    "optimize_all": "api.optimize_all", "Results": "api.optimize_all",
+    "Checked": "precheck",
     "Result": "jobs.result", "explain": "report.explain",
     "Budget": "core", "Candidate": "core", "Case": "core", "Buffer": "core", "Device": "core",
     "Evaluation": "core", "Evaluator": "core", "Interval": "core", "Kernel": "core", "Modelled": "core",
@@ -25,9 +27,12 @@ _HOME = {
 }  # fmt: skip
 
 if TYPE_CHECKING:
+    from sassafras.api.check import check
     from sassafras.api.compare import Comparison, compare
     from sassafras.api.evolve import evolve
+    from sassafras.api.live import workload_of, workloads_of
     from sassafras.api.optimize import optimize
+    from sassafras.api.optimize_all import Results, optimize_all
     from sassafras.core import (
         Budget,
         Buffer,
@@ -52,16 +57,18 @@ if TYPE_CHECKING:
     from sassafras.gemm.matmul.api import matmul
     from sassafras.jobs.result import Result
     from sassafras.on_call import autotune, install
+    from sassafras.precheck import Checked
     from sassafras.report.explain import explain
     from sassafras.search import Strategy
     from sassafras.store import Store
     from sassafras.targets.load import load
 
 __all__ = [
-    "Budget", "Buffer", "Candidate", "Case", "Comparison", "Custom", "Device", "Evaluation", "Evaluator",
-    "Interval", "Kernel", "Modelled", "Normal", "Result", "SassafrasError", "Space", "Store", "Strategy",
-    "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "autotune", "compare", "evolve", "explain",
-    "install", "load", "matmul", "optimize", "status", "uninstall",
+    "Budget", "Buffer", "Candidate", "Case", "Checked", "Comparison", "Custom", "Device", "Evaluation",
+    "Evaluator", "Interval", "Kernel", "Modelled", "Normal", "Result", "Results", "SassafrasError", "Space",
+    "Store", "Strategy", "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "autotune", "check",
+    "compare", "evolve", "explain", "install", "load", "matmul", "optimize", "optimize_all", "status",
+    "uninstall", "workload_of", "workloads_of",
 ]  # fmt: skip
 
 

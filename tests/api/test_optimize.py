@@ -113,7 +113,7 @@ def test_a_win_is_remeasured_reported_and_kept(tmp_path: Any) -> None:
     assert bench.log[0] == "open" and bench.log[-1] == "close"
     assert bench.log.count(f"remeasure {result.kernel.digest}") == 1
     assert "on Bench 1, null 1.000 [0.999, 1.001], 12 samples equal, validator: legal" in result.summary()
-    assert (tmp_path / "out" / "softmax-512x4096.cubin").read_bytes() == result.cubin
+    assert (tmp_path / "out" / "softmax-512x4096-anneal-s0.cubin").read_bytes() == result.cubin
     with Store.open(tmp_path / "s.sqlite") as store:
         (winner,) = store.winners(original=result.baseline.digest, gpu="Bench 1")
         assert winner.kernel.cubin == result.cubin and winner.speedup == result.speedup

@@ -12,8 +12,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from second_model import flow, kinds, raises
 from second_model import kernel as module
-from second_model import kinds, raises
 from second_model.cached import slots
 from second_model.kernel import Kernel
 from second_model.latency import Latencies, latencies
@@ -77,6 +77,46 @@ def test_a_result_is_there_when_it_is_there_for_all_readers_that_were_asked() ->
     ):  # fmt: skip
         assert not table.measured(("raw", first, second))
         assert table.need("raw", first, second)[0] > 2, (first, second)
+
+
+def test_a_result_is_there_for_any_reader_behind_the_longest_distance_of_the_table() -> None:
+    """No measured pair needs more than 15 cycles; a descriptor was not asked as a reader of ULDC."""
+    table = latencies()
+    pair = ("raw", ("ULDC", "0"), ("LDG", "1d"))
+    assert not table.measured(pair)
+    assert table.need(*pair) == (15, False)
+    # a producer that was asked with few readers
+    assert table.need("raw", ("S2UR", "0"), ("LDG", "1d"))[0] > 15
+
+
+def test_a_call_through_a_register_goes_to_the_functions_not_to_its_label() -> None:
+    """The label of ``CALL.REL R8 `(k)`` is the kernel itself, which nothing calls."""
+    texts = ["CALL.REL.NOINC R8 `(k)", "EXIT", "CALL.REL.NOINC `(f)", "EXIT", "RET.REL.NODEC R20 `(k)"]
+    ops = [_op(text, registers(text), set(), n, 0, {"k": 0, "f": 4}) for n, text in enumerate(texts)]
+    made = flow.blocks(Listing("k", ops, [word()] * len(ops), 0, [4]))
+    assert [(block.start, block.follow) for block in made] == [
+        (0, [4]), (1, []), (2, [4]), (3, []), (4, [1, 3])
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("second, hides", [("P3", True), ("!P3", False), ("P2", False)])
+def test_a_write_under_the_same_guard_hides_an_earlier_one(second: str, hides: bool) -> None:
+    """@P3 STS reads what @P3 LEA wrote: MOV is only to be there for LEA, not for STS 10 cycles behind it."""
+    made = kernel(
+        ("@P3 MOV R4, 0x400", "P3", "R4", {"stall": 12}),
+        (f"@{second} LEA R4, R5, R4, 0x18", f"{second} R5 R4", "R4", {"stall": 6}),
+        ("@P3 STS [R4], R6", "P3 R4 R6", "", {"read": 0, "stall": 2}),
+        EXIT,
+    )
+    made.facts.raw[made.producers.index(("MOV", "0")), made.consumers.index(("STS", "0a"))] = 18
+
+    def effects(stall: int) -> tuple[int, int, int]:
+        high = made.high.copy()
+        high[0] = word(stall=stall)
+        return made.block(made.order, high, 0, made.settle(made.order, high, 0)[0])[0]
+
+    assert (effects(4) == effects(12)) is hides
+    assert effects(1) != effects(12)
 
 
 def test_neighbours_of_an_address_are_not_its_base() -> None:

@@ -76,9 +76,9 @@ def test_a_small_comparison_on_the_timing_model_goes_on(
     with pytest.raises(SystemExit, match="no searches"):
         strategies.publish(tmp_path, str(tmp_path))
     monkeypatch.setitem(strategies.STRATEGIES, "broken", ("anneal", {"no_such": 1}, {}))
-    assert strategies.play("softmax", 0, ["anneal"], settings) == 1
-    assert strategies.play("softmax", 0, ["anneal", "walk_memory_moves", "broken"], settings) == 1
-    assert strategies.play("softmax", 0, ["anneal", "walk_memory_moves"], settings) == 0
+    assert strategies.play("topk_gating", 0, ["anneal"], settings) == 1
+    assert strategies.play("topk_gating", 0, ["anneal", "walk_memory_moves", "broken"], settings) == 1
+    assert strategies.play("topk_gating", 0, ["anneal", "walk_memory_moves"], settings) == 0
     path = strategies.publish(tmp_path, str(tmp_path))
     assert path.name == "strategies-modelled.json"
     found = json.loads(path.read_text())
@@ -87,7 +87,7 @@ def test_a_small_comparison_on_the_timing_model_goes_on(
     for one in found["rows"][:2]:
         assert one["evaluations"] == 12 and one["curve"] and one["final_speedup"] > 0.5
     late = strategies.Settings(tmp_path, "model", 12, 2, True, 0.0)
-    assert strategies.play("softmax", 1, ["anneal"], late) == 0, "nothing begins behind the deadline"
+    assert strategies.play("topk_gating", 1, ["anneal"], late) == 0, "nothing begins behind the deadline"
 
 
 def test_the_leaders_are_chosen_by_other_looks_than_those_reported() -> None:

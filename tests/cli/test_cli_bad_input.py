@@ -40,6 +40,16 @@ def said(words: list[str]) -> str:
         (["optimize", "empty.json", *MODEL], ["empty.json: this is no sound capture: it has no 'format'"]),
         (["optimize", "bad.json", *MODEL], ["bad.json: this is no sound capture: it is no JSON"]),
         (["optimize", *MODEL], ["Missing argument"]),
+        (
+            ["optimize", "suite:softmax", "--device", "model", "--budget", "30"],
+            ["the budget 30 has no unit (30s is seconds, 30e evaluations)"],
+        ),
+        (["evolve", "suite:softmax", "--budget", "30"], ["the budget 30 has no unit"]),
+        (["optimize", "suite:softmax", "--effort", "huge"], ["no effort 'huge' (quick, normal, full)"]),
+        (
+            ["optimize", "suite:softmax", "--effort", "full", *MODEL],
+            ["both --budget 3e and --effort full are given (give one)"],
+        ),
         (["optimize", "--captured", "folder"], ["optimize --captured has another name", "tune CAPTURE"]),
         (["optimize", "suite:softmax", "--knobs=x.json"], ["--knobs has another name", "--ptxas-options"]),
         (["knobs", "suite:softmax"], ["knobs has another name now (sassafras ptxas-options TARGET)"]),
@@ -122,3 +132,12 @@ def test_a_strategy_of_ones_own_may_take_anything() -> None:
     made = search.get(Mine, {"depth": 5, "anything": [1]})
     assert search.settings_of(made) == {"depth": 5, "others": {"anything": [1]}}
     assert json.dumps(search.settings_of(search.get("greedy", {"leap": 2})))
+
+
+def test_a_number_is_no_budget() -> None:
+    import sassafras
+    from sassafras.core import SearchError
+
+    for number in (30, 0.5):
+        with pytest.raises(SearchError, match=rf"the budget {number} has no unit \({number}s is seconds"):
+            sassafras.optimize("suite:softmax", device="model", budget=number)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ def sassafras(
     done = subprocess.run(
         [sys.executable, "-m", "sassafras", *map(str, arguments)],
         capture_output=True, text=True, timeout=timeout, env=environment, check=False,
+        stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
@@ -85,6 +87,7 @@ def test_doctor_says_what_is_there() -> None:
     assert code == 0
     assert re.search(r"found +nvdisasm +\d+\.\d+", out) and re.search(r"found +triton +\d+\.\d+", out)
     assert "optimize on the timing model: yes" in out
+    assert "pip install 'sassafras" not in out  # it is on no package index
     code, out, _ = sassafras("doctor", "--json")
     report = json.loads(out)
     assert {f["name"]: f["found"] for f in report["findings"]}["nvdisasm"] is True
@@ -97,6 +100,25 @@ def test_doctor_says_what_is_missing_for_what(tmp_path: Path) -> None:
     findings = [f for f in diagnose() if f.name != "nvdisasm"]
     first, *_ = abilities([*findings, Finding("nvdisasm", False, "", "reading native code")])
     assert not first.ready and first.missing == ("nvdisasm",)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_doctor_tries_whether_nvcc_and_nvdisasm_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sassafras.api import doctor
+    from sassafras.sass import tools
+
+    trial = doctor._cuda_trial()
+    assert trial.found, trial.version
+    # as where nvcc is of CUDA 13 and the only nvdisasm is Triton 3.6's
+    of_triton = tuple(tool for tool in tools.find_all("nvdisasm") if tool.major < 13)
+    if not of_triton or tools.find("nvcc").major < 13:
+        pytest.skip("needs nvcc 13 and an nvdisasm 12")
+    monkeypatch.setattr("sassafras.sass.disassembly.find_all", lambda program: of_triton)
+    monkeypatch.setenv("SASSAFRAS_LISTINGS", "")
+    trial = doctor._cuda_trial()
+    assert not trial.found and "no nvdisasm could analyse this cubin" in trial.version
+    able = {one.name: one for one in doctor.abilities([trial])}
+    assert "nvcc and nvdisasm together" in able["CUDA source"].missing
 
 
 def test_suite_lists_targets() -> None:
@@ -172,9 +194,13 @@ def test_store_commands(tmp_path: Path) -> None:
     code, out, _ = sassafras("store", "import", export, store=copy)
     assert (code, out) == (0, "imported 2 cubins, 1 kernels, 1 runs, 1 evaluations, 1 modelled_winners\n")
     assert sassafras("store", "import", export, store=copy)[1] == "imported nothing new\n"
-    assert (
-        "1 modelled_winners" in sassafras("store", "prune", "--older-than", "0", "--modelled", store=copy)[1]
-    )
+    prune = ("store", "prune", "--older-than", "0", "--modelled")
+    everything = "1 evaluations, 1 runs, 1 modelled_winners, 2 cubins"
+    assert sassafras(*prune, "--dry-run", store=copy)[1] == f"would remove {everything}\n"
+    code, out, err = sassafras(*prune, store=copy)
+    assert code == 2 and not out and f"would remove {everything}, and there is no terminal" in err
+    assert len(json.loads(sassafras("store", "list", "--json", store=copy)[1])["runs"]) == 1
+    assert sassafras(*prune, "--yes", store=copy)[1] == f"removed {everything}\n"
     assert json.loads(sassafras("store", "list", "--json", store=copy)[1])["runs"] == []
 
 

@@ -20,6 +20,7 @@ from sassafras.sass import Program
 from sassafras.validate import Validator
 from tests.shared import without_torch
 
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "softmax.py")
 NULL = r"null \d\.\d{3} \[\d\.\d{3}, \d\.\d{3}\]"
 LINE = (
     rf"modelled (1\.00x, {NULL}|(\d\.\d{{3}})x \[\d\.\d{{3}}, \d\.\d{{3}}\], {NULL}, \d+ fresh draws) "
@@ -41,9 +42,9 @@ def start(folder: Path, *arguments: str, target: str = "suite:softmax") -> subpr
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+def finish(process: subprocess.Popen[str], status: int = 0) -> tuple[str, str]:
     out, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
+    assert process.returncode == status, err
     return out, err
 
 
@@ -64,20 +65,19 @@ def wait_for(process: subprocess.Popen[str], folder: Path, count: int) -> None:
 
 
 def test_optimize_repeat_and_start_over(tmp_path: Path) -> None:
-    example = str(Path(__file__).parents[2] / "examples" / "softmax.py")
-    out, err = finish(start(tmp_path, "--budget", "200e", target=example))
-    assert re.fullmatch(LINE + r".*\n", out) and "searching 200e with guided" in err
+    out, err = finish(start(tmp_path, "--budget", "60e", target=EXAMPLE))
+    assert re.fullmatch(LINE + r".*\n", out) and "searching 60e with guided" in err
     assert "model assumes: " in err
     (written,) = (tmp_path / "out").glob("*.json")
     facts = json.loads(written.read_text())
-    assert facts["evaluations"] == sum(facts["verdicts"].values()) == 200
+    assert facts["evaluations"] == sum(facts["verdicts"].values()) == 60
     # the validator may be stricter than the scheduler, but not by much
-    assert set(facts["verdicts"]) <= {"modelled", "illegal_schedule"} and facts["verdicts"]["modelled"] >= 150
+    assert set(facts["verdicts"]) <= {"modelled", "illegal_schedule"} and facts["verdicts"]["modelled"] >= 45
     assert facts["failed_after_validation"] == 0
     assert facts["modelled"] is True and facts["speedup"] is None and facts["summary"] + "\n" == out
     from sassafras.targets import load
 
-    workload = load(example)
+    workload = load(EXAMPLE)
     original = workload.build(workload.case(), "sm_90a")
     cubin = written.with_suffix(".cubin").read_bytes()
     assert facts["baseline"]["digest"] == original.digest
@@ -87,13 +87,29 @@ def test_optimize_repeat_and_start_over(tmp_path: Path) -> None:
         assert store.winners() == [] and len(store.runs()) == 1
         assert [w.tuned for w in store.modelled_winners()] == [facts["kernel"]["digest"]] * facts["improved"]
 
-    again, err = finish(start(tmp_path, "--budget", "200e", target=example))
+    again, err = finish(start(tmp_path, "--budget", "60e", target=EXAMPLE))
     assert again == out and "this search finished before" in err
-    over, err = finish(start(tmp_path, "--budget", "200e", "--fresh", "--quiet", "--json", target=example))
+    over, err = finish(start(tmp_path, "--budget", "60e", "--fresh", "--quiet", "--json", target=EXAMPLE))
     assert err == "" and json.loads(over)["summary"] == facts["summary"]
     assert json.loads(over)["replayed"] == 0 and len(json.loads(over)["files"]) == 2
     with Store.open(tmp_path / "store.sqlite") as store:
-        assert [run.evaluations for run in store.runs()] == [200, 200]
+        assert [run.evaluations for run in store.runs()] == [60, 60]
+
+
+def test_all_cases_end_in_a_table(tmp_path: Path) -> None:
+    """Open cases of an autotuned kernel are one for each configuration; files tell searches apart."""
+    target = str(Path(__file__).parents[2] / "examples" / "three_workloads.py") + ":product"
+    more = ("--case", "all", "--budget", "2e", "--seed", "3", "--no-check")
+    out, err = finish(start(tmp_path, *more, target=target))
+    heading, *rows = out.splitlines()
+    assert heading.split() == ["kernel", "case", "baseline", "ratio"]
+    names = ["64x64x128-BM64-BN64-BK32-w4-s3", "64x64x128-BM32-BN32-BK32-w2-s3"]
+    assert [row.split()[:2] for row in rows] == [["product_kernel", name] for name in names]
+    assert "1 of 2: product_kernel" in err and all("modelled" in row for row in rows)
+    saved = sorted(path.name for path in (tmp_path / "out").glob("*.cubin"))
+    assert saved == sorted(f"product_kernel-{name}-guided-s3.cubin" for name in names)
+    both = json.loads(finish(start(tmp_path, *more, "--json", target=target))[0])
+    assert [one["case"] for one in both["results"]] == names and both["failures"] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -101,9 +117,9 @@ def test_a_signal_keeps_the_best(tmp_path: Path, number: signal.Signals) -> None
     process = start(tmp_path, "--budget", "1000000e")
     wait_for(process, tmp_path, 20)
     process.send_signal(number)
-    out, err = finish(process)
+    out, err = finish(process, 130)
     assert re.match(LINE, out) and "interrupted: this is the best so far" in err
-    assert (tmp_path / "out" / "softmax-512x4096.cubin").stat().st_size > 1000
+    assert (tmp_path / "out" / "softmax-512x4096-guided-s0.cubin").stat().st_size > 1000
     with Store.open(tmp_path / "store.sqlite") as store:
         assert store.runs()[0].finished_budget is None
 
@@ -111,14 +127,15 @@ def test_a_signal_keeps_the_best(tmp_path: Path, number: signal.Signals) -> None
 def test_kill_9_and_resume_ends_like_an_uninterrupted_search(tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()
+    search = ("--budget", "150e", "--seed", "5")
 
     def result(folder: Path) -> dict[str, Any]:
-        facts = json.loads(finish(start(folder, "--budget", "150e", "--seed", "5", "--json"))[0])
+        facts = json.loads(finish(start(folder, *search, "--json", target=EXAMPLE))[0])
         keep = ("summary", "kernel", "evaluations", "verdicts", "modelled_ratio", "recipe")
         return {key: facts[key] for key in keep}
 
     whole = result(tmp_path / "whole")
-    process = start(tmp_path / "killed", "--budget", "150e", "--seed", "5")
+    process = start(tmp_path / "killed", *search, target=EXAMPLE)
     wait_for(process, tmp_path / "killed", 10)
     process.kill()
     process.communicate()

@@ -21,7 +21,7 @@ from sassafras.store import Store
 from .conftest import Nodes
 
 TARGET = str(Path(__file__).parents[2] / "examples" / "softmax.py")
-EVALUATIONS = 80
+EVALUATIONS = 48
 
 
 def optimize(nodes: Nodes, store: Path, **more: object) -> sassafras.Result:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
-from triton.backends.compiler import GPUTarget
+from sassafras.capture.dry_driver import DryDriver
 
 H200 = "NVIDIA H200"
 
@@ -31,24 +30,18 @@ class Tensor:
         return self.address
 
 
-class Driver:
+class Driver(DryDriver):
     """Loads and launches nothing, and remembers all of it."""
 
     def __init__(self) -> None:
+        super().__init__(device=0)
         self.loads: list[tuple[str, str]] = []  # entry, sha256 of the bytes that CUDA would get
         self.launches: list[int] = []  # function handles
         self.refuse: Callable[[bytes], None] = lambda cubin: None
-        self.device = 0
-        self.utils = SimpleNamespace(
-            load_binary=self._load,
-            unload_module=lambda module: None,
-            get_device_properties=lambda device: {
-                "max_shared_mem": 232_448, "max_num_regs": 65_536,
-                "multiprocessor_count": 132, "warpSize": 32,
-            },
-        )  # fmt: skip
 
-    def _load(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
+    def load_binary(
+        self, name: str, cubin: bytes, shared: int, device: int
+    ) -> tuple[int, int, int, int, int]:
         self.refuse(cubin)
         self.loads.append((name, sha(cubin)))
         return len(self.loads), 1000 + len(self.loads), 32, 0, 1024
@@ -59,24 +52,5 @@ class Driver:
 
         return launch
 
-    def get_current_device(self) -> int:
-        return self.device
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
-
-    def get_benchmarker(self) -> Callable[..., Any]:
-        def bench(call: Callable[[], None], quantiles: Any = None, **_: Any) -> list[float]:
-            call()
-            return [1.0, 1.0, 1.0]
-
-        return bench
-
     def get_active_torch_device(self) -> str:
         return "cuda"
-
-    def map_python_to_cpp_type(self, kind: str) -> str:
-        return kind

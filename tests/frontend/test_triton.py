@@ -202,3 +202,43 @@ def test_errors_of_building() -> None:
     bad = Case("b", (1, 1, 1), {"y": Buffer("fp32", (16,), role="out")}, {"BLOCK": 16})
     with pytest.raises(CompileError, match="undefined_name"):
         workload(broken_kernel, [bad]).build(bad, "sm_90a")
+
+
+@triton.autotune(
+    [triton.Config({"BLOCK": 128}, num_warps=2), triton.Config({"BLOCK": 256}, num_warps=4, num_stages=5)],
+    key=["n"],
+)
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def tuned_kernel(y, x, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=(i < n) | EVEN), mask=(i < n) | EVEN)
+
+
+def test_grids_are_taken_as_triton_takes_them() -> None:
+    args = {"y": Buffer("fp32", (1000,), "out"), "x": Buffer("fp32", (1000,)), "n": 1000}
+
+    def grid(meta: Any) -> tuple[int, ...]:
+        assert meta["x"].numel() == 1000 and meta["EVEN"] is False
+        return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+    short = Case("c", (80,), args, {"BLOCK": 128})  # type: ignore[arg-type]
+    assert short.grid == (80, 1, 1)
+    asked = Case("c", grid, args, {"BLOCK": 128}, {"num_ctas": 2})  # type: ignore[arg-type]
+    assert workload(tuned_kernel, [asked]).cases[0].grid == (16, 1, 1)  # blocks
+    for bad in ((), (0,), (1, 2, 3, 4), "80", (1.5,)):
+        with pytest.raises(WorkloadError, match="case c: grid is one to three positive whole numbers"):
+            Case("c", bad, args)  # type: ignore[arg-type]
+    with pytest.raises(WorkloadError, match="case c: the grid's function raised KeyError: 'BLOK'"):
+        workload(tuned_kernel, [replace(asked, grid=lambda meta: (meta["BLOK"],))])  # type: ignore[arg-type]
+
+
+def test_an_open_case_of_an_autotuned_kernel_is_one_for_each_configuration() -> None:
+    args = {"y": Buffer("fp32", (1024,), "out"), "x": Buffer("fp32", (1024,)), "n": 1024}
+    grid: Any = lambda meta: (triton.cdiv(1024, meta["BLOCK"]),)  # noqa: E731
+    made = workload(tuned_kernel, [Case("c", grid, args), Case("d", grid, args, {"BLOCK": 512})])
+    assert [(c.name, c.grid[0]) for c in made.cases] == [
+        ("c-BLOCK128-w2-s3", 8), ("c-BLOCK256-w4-s5", 4), ("d", 2),
+    ]  # fmt: skip
+    assert [c.options.get("num_stages") for c in made.cases] == [3, 5, None]
+    assert made.build(made.cases[0], "sm_90a").threads == 64

@@ -26,19 +26,12 @@ struct State {
     int overlap_before = 0;
     void *stream_before = nullptr, *workspace = nullptr, *workspace_before = nullptr;
     unsigned grid_before[3] = {};
-    long allocated = 0, freed = 0;              // blocks of device memory
-    unsigned long long capture = 1;             // the id of what is captured; a graph is named by it
-    unsigned long long generation = 0;          // of handles: another one, another stream of each
-    int fail_retaining = 0;
 } state;
 std::mutex guard; // of everything here that threads share
 using Locked = std::lock_guard<std::mutex>;
 thread_local std::vector<void *> contexts; // the stack of current ones
 thread_local int capture_mode = 0;
 char primary[4];
-
-struct UserObject { void *of; void (*destroy)(void *); };
-std::multimap<void *, UserObject *> retained; // by graph
 
 // What a kernel takes, as the tests describe it from our families' own words.
 struct Description {
@@ -130,46 +123,6 @@ int cuThreadExchangeStreamCaptureMode(int *mode) {
     const Locked locked(guard);
     return state.mode = capture_mode, 0;
 }
-int cuStreamIsCapturing(void *, int *status) {
-    if (contexts.empty()) return BAD_CONTEXT;
-    return *status = state.capturing, 0;
-}
-// the same for all threads' own stream: its id is not what tells them apart
-int cuStreamGetId(void *stream, unsigned long long *id) {
-    if (contexts.empty()) return BAD_CONTEXT;
-    return *id = (unsigned long long)(uintptr_t)stream + (state.generation << 48), 0;
-}
-int cuStreamGetCaptureInfo_v2(void *, int *status, unsigned long long *id, void **graph, const void **nodes, size_t *count) {
-    if (contexts.empty()) return BAD_CONTEXT;
-    if (nodes || count) return INVALID;
-    *status = state.capturing;
-    if (state.capturing) *id = state.capture, *graph = (void *)(uintptr_t)state.capture;
-    return 0;
-}
-int cuUserObjectCreate(void **to, void *of, void (*destroy)(void *), unsigned count, unsigned flags) {
-    if (count != 1 || flags != 1 || !destroy) return INVALID;
-    return *to = new UserObject{of, destroy}, 0;
-}
-int cuUserObjectRelease(void *object, unsigned count) {
-    UserObject *const it = (UserObject *)object;
-    it->destroy(it->of);
-    delete it;
-    return count == 1 ? 0 : INVALID;
-}
-int cuGraphRetainUserObject(void *graph, void *object, unsigned count, unsigned flags) {
-    if (state.fail_retaining) return state.fail_retaining;
-    if (!graph || count != 1 || flags != 1) return INVALID;
-    const Locked locked(guard);
-    retained.emplace(graph, (UserObject *)object);
-    return 0;
-}
-// The graph of a capture's id, its instances and its launches are gone.
-void stand_in_drop_graph(unsigned long long id) {
-    const Locked locked(guard);
-    const auto all = retained.equal_range((void *)(uintptr_t)id);
-    for (auto at = all.first; at != all.second; ++at) cuUserObjectRelease(at->second, 1);
-    retained.erase(all.first, all.second);
-}
 int cuModuleLoadData(void **module, const void *image) {
     if (contexts.empty()) return BAD_CONTEXT;
     const Locked locked(guard);
@@ -192,24 +145,6 @@ int cuFuncSetAttribute(void *function, int which, int to) {
     if (which != 8 || to + 64 > 227 * 1024) return INVALID;
     return ((Function *)function)->shared_limit = to, 0;
 }
-int cuMemAlloc_v2(unsigned long long *to, size_t bytes) {
-    if (contexts.empty()) return BAD_CONTEXT;
-    const Locked locked(guard);
-    ++state.allocated;
-    return *to = (unsigned long long)(uintptr_t)std::malloc(bytes), 0;
-}
-int cuMemFree_v2(unsigned long long at) {
-    if (contexts.empty()) return BAD_CONTEXT;
-    const Locked locked(guard);
-    ++state.freed;
-    return std::free((void *)(uintptr_t)at), 0;
-}
-int cuStreamCreate(void **to, unsigned flags) { return *to = &state, flags == 1 ? 0 : INVALID; }
-int cuMemsetD32Async(unsigned long long at, unsigned value, size_t words, void *stream) {
-    for (size_t i = 0; i < words; ++i) ((unsigned *)(uintptr_t)at)[i] = value;
-    return stream == &state ? 0 : INVALID;
-}
-int cuStreamSynchronize(void *stream) { return stream == &state ? 0 : INVALID; }
 int cuTensorMapEncodeTiled(void *to, int type, unsigned rank, void *address, const uint64_t *dims, const uint64_t *strides,
                            const unsigned *box, const unsigned *steps, int interleave, int swizzle, int promotion, int fill) {
     if ((uintptr_t)to % 64 || (uintptr_t)address % 16 || rank < 2 || rank > 3 || interleave || promotion != 2 || fill)
@@ -342,17 +277,6 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
     }
     if (const int at = index("workspace"); at >= 0)
         if (auto *words = value<float *>(params, at)) words[0] = words[63] = -1;
-    unsigned *counted = nullptr; // in use from here on: another launch that has the same words finds them so
-    if (const int at = index("counters"); at >= 0) counted = value<unsigned *>(params, at);
-    struct Counting {
-        unsigned *words;
-        bool zero;
-        explicit Counting(unsigned *at) : words(at), zero(!at || __atomic_exchange_n(at, 1, __ATOMIC_RELAXED) == 0) {}
-        ~Counting() {
-            if (words) __atomic_store_n(words, 0, __ATOMIC_RELAXED);
-        }
-    } const counting(counted);
-    bad |= !counting.zero;
     if (bad || m < 1 || n < 1 || k < 1) return INVALID;
     if (!fused) {
         gemm(a, b, c, m, n, k, d.bf16);

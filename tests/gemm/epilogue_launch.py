@@ -14,9 +14,7 @@ import numpy as np
 from sassafras.gemm.build.cubins import KERNELS
 from sassafras.gemm.configs import epilogue
 from sassafras.gemm.configs.epilogue import Batch, Lines
-from sassafras.gemm.configs.fallback import FallbackInstance
 from sassafras.gemm.configs.registry import Config, Instance
-from sassafras.gemm.configs.small import SmallInstance
 from sassafras.gemm.problem.launch import Launch
 from sassafras.gemm.problem.shape import Shape
 from tests.shared import compiled
@@ -86,7 +84,7 @@ class Emulator:
         words = [self.instances.index(config.instance), *plan.grid, *plan.cluster, plan.threads]
         words += [plan.shared_bytes, case.policy, case.seed, case.repeats, case.shift]
         words.append(plan.workspace_bytes)
-        first, second = ("b", "a") if config.swapped else ("a", "b")
+        first, second = ("b", "a") if config.swap_ab else ("a", "b")
         words += [first, second, "c", "bias" if case.bias else "-", addend]
         words += parameters(config, plan)
         (folder / "job").write_text(" ".join(map(str, words)))
@@ -160,7 +158,4 @@ def build(shared: Path, instances: Sequence[Instance]) -> Emulator:
 
 def kernel(instance: Instance) -> str:
     """The C++ type, with its commas hidden from the preprocessor."""
-    if isinstance(instance, SmallInstance | FallbackInstance):
-        text = instance.source.split("\n    ")[1]
-        return text.split("::run_batched")[0].replace(",", " COMMA")
     return instance.template.replace(",", " COMMA")

@@ -46,7 +46,7 @@ class Emulator:
         b.tofile(folder / "b")
         np.zeros((shape.m, shape.n), np.uint16).tofile(folder / "c")
         plan = config.launch(shape)
-        first, second = (1, 0) if config.swapped else (0, 1)
+        first, second = (1, 0) if config.swap_ab else (0, 1)
         place = {"a": first, "b": second, "c": 2}
         words: list[Any] = [self.instances.index(config.instance), *plan.grid]
         words += [*plan.cluster, plan.threads, plan.shared_bytes, policy, seed, repeats, fault]

@@ -28,9 +28,7 @@ class State(ctypes.Structure):
         ("relaxed_loads", ctypes.c_int), ("overlap", ctypes.c_int), ("fail_adding", ctypes.c_int),
         ("all_shared", ctypes.c_int), ("overlap_before", ctypes.c_int), ("stream_before", ctypes.c_void_p),
         ("workspace", ctypes.c_void_p), ("workspace_before", ctypes.c_void_p),
-        ("grid_before", ctypes.c_uint * 3), ("allocated", ctypes.c_long), ("freed", ctypes.c_long),
-        ("capture", ctypes.c_ulonglong), ("generation", ctypes.c_ulonglong),
-        ("fail_retaining", ctypes.c_int),
+        ("grid_before", ctypes.c_uint * 3),
     ]  # fmt: skip
 
 
@@ -83,10 +81,10 @@ def describe(library: Path, more: Sequence[Any] = ()) -> None:
     configs = {instance: c for c in everything for instance in c.instances}
     for instance, config in configs.items():
         text = "".join(f"{name} {kind};" for name, kind in instance.parameters)
-        mn_a, mn_b = tma_wgmma.majors(config.layout, config.swapped)
-        bf16 = registry.dtype(config) == "bf16"
-        function(instance.name.encode(), text.encode(), mn_a, mn_b, config.swapped, bf16)
-    mapped = b"map_a tensormap;map_b tensormap;c *fp16;ldc i32;workspace *f32;counters *u32;"
+        mn_a, mn_b = tma_wgmma.majors(config.layout, config.swap_ab)
+        bf16 = config.dtype == "bf16"
+        function(instance.name.encode(), text.encode(), mn_a, mn_b, config.swap_ab, bf16)
+    mapped = b"map_a tensormap;map_b tensormap;c *fp16;ldc i32;workspace *f32;"
     function(b"mapped_tn", mapped, 0, 0, 0, 0)
 
 
@@ -104,16 +102,9 @@ def torch_side(**changes: Any) -> Any:
     from sassafras.gemm.matmul import eligible
     from sassafras.gemm.matmul.launcher_python import Torch
 
-    kept: list[Any] = []
-
-    def counters(words: int, device: int, stream: int) -> int:
-        kept.append(torch.zeros(words, dtype=torch.int32))
-        return int(kept[-1].data_ptr())
-
     settings: dict[str, Any] = {
         "matmul": torch.matmul,
         "empty_bytes": lambda count, device: torch.full((count,), 0xFF, dtype=torch.uint8),
-        "counters": counters,
         "stream": lambda device: STREAM,
         "grad_enabled": torch.is_grad_enabled,
         "strict": lambda: False,

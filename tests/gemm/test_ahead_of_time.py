@@ -13,7 +13,7 @@ from sassafras.gemm.build import ahead_of_time
 from sassafras.gemm.build import cubins as compiling
 from sassafras.gemm.build import launcher as launchers
 from sassafras.gemm.build.cubins import cached_path, cubin
-from sassafras.gemm.configs import registry
+from sassafras.gemm.configs import names, registry
 
 ONE = "^lean_tn_m1n1s2$"
 
@@ -51,7 +51,7 @@ def test_what_is_missing_is_said_and_then_built(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_folder_that_takes_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = registry.parse("lean_nn_m1n2s1/w1x1x1/c1").instance
+    instance = names.parse("small_nn_m1n2s1/w1x1x1/c1").instance
     file = tmp_path / "file"
     file.write_text("no folder")
     said = CliRunner().invoke(app, ["gemm", "build", "--only", f"^{instance.name}$", "--out", str(file)])
@@ -73,14 +73,16 @@ def test_a_read_only_folder_serves(tmp_path: Path, shared: Path) -> None:
     from sassafras.gemm.select.table import TableRow, TunedTable
     from tests.gemm import stand_in
 
-    names = {"tn": "lean_tn_m1n2s2/w1x1x1/c1", "nn": "lean_nn_m1n2s1/w1x1x1/c1"}
+    served = {
+        "tn": names.parse("small_tn_m1n2s2/w1x1x1/c1"), "nn": names.parse("small_nn_m1n2s1/w1x1x1/c1"),
+    }  # fmt: skip
     library = stand_in.build_driver(tmp_path, shared)
     folder = tmp_path / "kernels"
     folder.mkdir()
-    cached_path(registry.parse(names["tn"]).instance, folder).write_bytes(b"\x7fELF")
+    cached_path(served["tn"].instance, folder).write_bytes(b"\x7fELF")
     elsewhere = tmp_path / "no folder"
     elsewhere.write_text("a file: nothing can be kept below it")
-    rows = [TableRow(Shape(32, 48, 64), layout, ((name, 1.0),), 2.0) for layout, name in names.items()]
+    rows = [TableRow(Shape(32, 48, 64), layout, ((config, 1.0),), 2.0) for layout, config in served.items()]
     members = {}
     for where in (folder, elsewhere):
         driver, side = Driver(str(library)), stand_in.torch_side(strict=room._strict)

@@ -17,7 +17,8 @@ from sassafras.gemm.bench.dry_run import DryContestants
 from sassafras.gemm.bench.options import Options, retuning
 from sassafras.gemm.bench.tune import choose
 from sassafras.gemm.bench.worker_client import WorkerClient
-from sassafras.gemm.configs import backward, registry
+from sassafras.gemm.configs import backward, names, registry
+from sassafras.gemm.configs.fields import from_fields
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset, table
 from sassafras.gemm.select.dataset import Dataset
@@ -71,12 +72,12 @@ def test_layouts_are_of_one_kind(tmp_path: Path) -> None:
 def test_one_shape_is_swept() -> None:
     record = choose(DryContestants(), SHAPES[1], OPTIONS)
     assert record["best"].keys() == record["lt"].keys() == record["torch"].keys() == {"nt", "tt"}
-    assert {dataset.layout_of(name) for name in record["rungs"]} == {"nt", "tt"}
-    assert registry.dtype(registry.parse(record["ours"])) == "fp16" and not record["wrong"]
-    only = retuning(OPTIONS, "^ws_")
+    assert {given["layout"] for given, _, _ in record["rungs"]} == {"nt", "tt"}
+    assert record["ours"]["dtype"] == "fp16" and not record["wrong"]
+    only = retuning(OPTIONS, "^persistent_")
     again = choose(DryContestants(), SHAPES[1], only)
-    assert again["rungs"] and all(name.startswith("ws_") for name in again["rungs"])
-    assert {c.layout for c in candidates.matching("^ws_(n|t)t_")} == {"nt", "tt"}
+    assert again["rungs"] and all(given["kernel"] == "persistent" for given, _, _ in again["rungs"])
+    assert {c.layout for c in candidates.matching("^persistent_(n|t)t_")} == {"nt", "tt"}
 
 
 def test_a_sweep_resumes_and_keeps_apart_from_the_others(
@@ -89,7 +90,7 @@ def test_a_sweep_resumes_and_keeps_apart_from_the_others(
     with monkeypatch.context() as patch:
         patch.setattr(WorkerClient, "_start", lambda self: pytest.fail("a worker was started"))
         again = runs.sweep(SHAPES, runs.RunSettings(folder, OPTIONS, **QUIET))
-    assert [e.to_json() for e in again] == [e.to_json() for e in found]
+    assert again.entries == found.entries
     nn = Options(configs=12, finalists=2)
     other = runs.sweep(SHAPES[2:], runs.RunSettings(folder, nn, **QUIET))
     assert set(other.entries) == {SHAPES[2]} and other[SHAPES[2]].baselines["torch"].keys() == {"nn", "tn"}
@@ -158,7 +159,7 @@ def test_the_shipped_tables_are_read_together(
         assert row.torch_us and (row.lt is not None) == kept, "algorithms of another cuBLASLt are not kept"
 
 
-def rows_around(layout: str, config: str, us: float = 1.0) -> list[TableRow]:
+def rows_around(layout: str, config: registry.Config, us: float = 1.0) -> list[TableRow]:
     sizes = (512, 1024, 2048)
     return [
         TableRow(Shape(m, n, k), layout, ((config, us),), 1.5)
@@ -169,9 +170,7 @@ def rows_around(layout: str, config: str, us: float = 1.0) -> list[TableRow]:
 
 
 def test_shapes_never_tuned_are_chosen_by_neighbours_with_care() -> None:
-    config = next(
-        c.name for c in registry.legal(Shape(1024, 1024, 1024), layouts=("nt",)) if "128x128" in c.name
-    )
+    config = next(c for c in registry.legal(Shape(1024, 1024, 1024), layouts=("nt",)) if "128x128" in c.name)
     chooser = Selector(TunedTable({}, rows_around("nt", config)))
 
     def of(shape: Shape, layout: str = "nt") -> Any:
@@ -198,7 +197,7 @@ def test_a_model_speaks_for_its_layouts_alone() -> None:
         )
         return predictor.Model(trees, trees, {"layouts": layouts})
 
-    config = "ws_nt_128x128_pp2s6b2c1x1/g8/k1"
+    config = names.parse("persistent_nt_128x128_pp2s6b2c1x1/g8")
     found, shape = TunedTable({}, rows_around("nt", config)), Shape(1024, 1024, 1016)
 
     def why(**models: predictor.Model) -> str:
@@ -213,8 +212,9 @@ def test_a_model_speaks_for_its_layouts_alone() -> None:
 
 # --- gradients ---------------------------------------------------------------------------------------------
 
-LAYER = {"nn": "ws_nn_128x128_pp2s6b2c1x1/g8/k1", "tn": "ws_tn_128x128_pp2s6b2c1x1/g8/k1",
-         "nt": "ws_nt_128x128_pp2s6b2c1x1/g8/k1", "tt": "ws_tt_128x128_pp2s6b2c1x1/g8/k1"}  # fmt: skip
+LAYER = {
+    layout: names.parse(f"persistent_{layout}_128x128_pp2s6b2c1x1/g8") for layout in ("nn", "tn", "nt", "tt")
+}
 M, N, K = 24, 40, 32  # tokens, outputs, inputs
 
 Install = Callable[[TunedTable], Any]
@@ -232,8 +232,8 @@ def install(tmp_path: Path, shared: Path) -> Iterator[Install]:
     from tests.gemm import stand_in
 
     library = stand_in.build_driver(tmp_path, shared)
-    for name in LAYER.values():
-        cached_path(registry.parse(name).instance, tmp_path).write_bytes(b"\x7fELF")
+    for config in LAYER.values():
+        cached_path(config.instance, tmp_path).write_bytes(b"\x7fELF")
 
     def make(found: TunedTable) -> Any:
         driver = Driver(str(library))
@@ -249,7 +249,8 @@ def install(tmp_path: Path, shared: Path) -> Iterator[Install]:
 
 def tuned(*problems: tuple[Shape, str]) -> TunedTable:
     return TunedTable(
-        {"gpu": GPU}, [TableRow(shape, layout, ((LAYER[layout], 1.0),), 2.0) for shape, layout in problems]
+        {"gpu": GPU},
+        [TableRow(shape, layout, ((LAYER[layout], 1.0),), 2.0) for shape, layout in problems],
     )
 
 
@@ -394,7 +395,7 @@ def test_trees_are_trained_on_them(
     for shape in shapes:  # the modelled clock's times
         record = choose(DryContestants(), shape, OPTIONS)
         lt = {layout: found["us"] for layout, found in record["lt"].items()}
-        ours = {name: (us, rung) for name, (us, rung) in record["rungs"].items()}
+        ours = {from_fields(given): (us, rung) for given, us, rung in record["rungs"]}
         entries.append(dataset.DatasetEntry(shape, ours, {"torch": record["torch"], "lt_autotune": lt}))
     Dataset({"gpu": GPU}, entries).save(tmp_path / "made.jsonl.gz")
     words = ["choosers.py", "--backward", "--dataset", str(tmp_path / "made.jsonl.gz")]

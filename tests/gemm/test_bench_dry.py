@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from sassafras.cli.app import app
 from sassafras.core import SassafrasError
 from sassafras.cuda.timing import balanced
-from sassafras.gemm.bench import dry_run, runs
+from sassafras.gemm.bench import dry_run, journal, runs
 from sassafras.gemm.bench.journal import records
 from sassafras.gemm.bench.measure import judged, measure, tuned_rows
 from sassafras.gemm.bench.options import Options
@@ -27,6 +27,8 @@ from sassafras.gemm.bench.runs import RunSettings, benchmark, save_sweep
 from sassafras.gemm.bench.timing import apart, timed
 from sassafras.gemm.bench.tune import candidates_for, choose
 from sassafras.gemm.bench.worker_client import WorkerClient
+from sassafras.gemm.configs.fields import from_fields, to_fields
+from sassafras.gemm.configs.names import parse
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.dataset import Dataset
 from sassafras.gemm.select.table import TunedTable
@@ -173,12 +175,12 @@ SPOILING = """
 import sassafras.gemm.bench.dry_run as dry
 from sassafras.cuda.driver import CudaError
 
-BAD = ("cs_tn_64x64_s10q1/", "cs_nn_64x64_s10q1/")
+BAD = ("cs_tn_64x64_s10q1", "cs_nn_64x64_s10q1")
 real = dry.DryContestants.ours
 
 def ours(self, config, operands):
     enqueue = real(self, config, operands)
-    if not config.name.startswith(BAD) or operands.shape.m != 512:
+    if config.instance.name not in BAD or operands.shape.m != 512:
         return enqueue
 
     def spoil():
@@ -205,14 +207,15 @@ def test_candidates_that_lose_the_context_cost_themselves(
     dataset = runs.sweep(SHAPES, settings)
     assert len(dataset) == 3, "no shape is lost"
     faulty = [text.split()[0] for text in said if "is not tried again" in text]
-    assert sorted(name.split("/")[0] for name in faulty) == ["cs_nn_64x64_s10q1", "cs_tn_64x64_s10q1"]
+    assert sorted(parse(name).instance.name for name in faulty) == ["cs_nn_64x64_s10q1", "cs_tn_64x64_s10q1"]
     assert sum("lost in 512x1024x512: CudaError" in text for text in said) == 3, "once without care"
     found = records(tmp_path / "out", runs.SELECT)["512x1024x512"]
     assert "error" not in found and found["ours"] and len(found["wrong"]) == 2
     assert all(any(line.startswith(name) for name in faulty) for line in found["wrong"])
     assert all("CUDA_ERROR_ILLEGAL_INSTRUCTION" in line for line in found["wrong"])
-    assert not any(name.startswith(("cs_tn_64x64_s10q1/", "cs_nn_64x64_s10q1/")) for name in found["rungs"])
-    assert list(records(tmp_path / "out", runs.SELECT, "faulty")) == faulty
+    noted = [from_fields(note["faulty"]) for note in journal.faulty(tmp_path / "out", runs.SELECT).values()]
+    assert [config.name for config in noted] == faulty
+    assert not {c.instance for c in noted} & {from_fields(given).instance for given, _, _ in found["rungs"]}
     # a resumed run knows them, and tries them at no other shape either
     said.clear()
     assert len(runs.sweep((*SHAPES, Shape(512, 512, 1024)), settings)) == 4 and not said
@@ -237,16 +240,15 @@ def test_bad_requests_say_so(tmp_path: Path) -> None:
 def test_selection_records_all_rungs_and_both_layouts() -> None:
     stage = dry_run.DryContestants()
     record = choose(stage, Shape(256, 256, 512), OPTIONS)
-    rungs = record["rungs"]
+    rungs = {from_fields(given): (us, rung) for given, us, rung in record["rungs"]}
     assert {rung for _, rung in rungs.values()} <= {0, 1, 2}
     assert record["best"].keys() == record["lt"].keys() == record["torch"].keys() == {"nn", "tn"}
     assert record["ours"] in (record["best"]["nn"][0], record["best"]["tn"][0])
     last = [us for us, rung in rungs.values() if rung == 2]
-    assert rungs[record["ours"]] == [round(record["ours_us"], 4), 2] and min(last) == round(
-        record["ours_us"], 4
-    )
+    ours_us = round(record["ours_us"], 4)
+    assert rungs[from_fields(record["ours"])] == (ours_us, 2) and min(last) == ours_us
     rows = {row.layout: row for row in tuned_rows(record)}
-    assert rows["tn"].ours[0][0] == record["best"]["tn"][0] and rows["nn"].lt is not None
+    assert to_fields(rows["tn"].ours[0][0]) == record["best"]["tn"][0] and rows["nn"].lt is not None
 
 
 def test_every_family_enters() -> None:
@@ -259,11 +261,11 @@ def test_every_family_enters() -> None:
 def test_kernels_known_to_fail_are_left_out() -> None:
     shape = Shape(64, 64, 1024)
     everything = candidates_for(shape, "tn", 1000)
-    some = candidates_for(shape, "tn", 1000, exclude="^lean_tn_m1n1s")
+    some = candidates_for(shape, "tn", 1000, exclude="^small_tn_m1n1s")
     assert 0 < len(some) < len(everything)
-    assert set(everything) - set(some) == {c for c in everything if c.name.startswith("lean_tn_m1n1s")}
-    record = choose(dry_run.DryContestants(), shape, Options(configs=16, exclude="^lean_"))
-    assert record["rungs"] and not any(name.startswith("lean_") for name in record["rungs"])
+    assert set(everything) - set(some) == {c for c in everything if c.name.startswith("small_tn_m1n1s")}
+    record = choose(dry_run.DryContestants(), shape, Options(configs=16, exclude="^small_"))
+    assert record["rungs"] and not any(given["kernel"] == "small" for given, _, _ in record["rungs"])
 
 
 def test_one_process_measures_both_ways() -> None:
@@ -276,7 +278,7 @@ def test_one_process_measures_both_ways() -> None:
     assert stage.gpu.clock - before > 0.5 * 4 * 12 / 10.0 * 1e6, "it waits between calls"
     assert slow["ours"] == pytest.approx(server["ours"], rel=0.05)
     untuned = measure(stage, selection, Options(calls=4, tuned=False, walls=0, cold=False), 0, "offline")
-    assert set(untuned["served"].values()) == {"torch"} and "cold_ours" not in untuned
+    assert {of["member"] for of in untuned["served"].values()} == {"torch"} and "cold_ours" not in untuned
 
 
 def test_judged_takes_the_better_layout_of_each() -> None:
@@ -348,7 +350,8 @@ def test_commands(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", ["sweep", "off-grid"])
 def test_the_script_of_a_sitting(tmp_path: Path, stage: str) -> None:
     command = [sys.executable, str(ROOT / "benchmarks/hgemm.py"), stage, "--dry-run", "--shapes", "6"]
-    command += ["--configs", "12", "--seconds", "0.01", "--calls", "4", "--out", str(tmp_path), "--gpus", "2"]
+    command += ["--configs", "12", "--out", str(tmp_path), "--gpus", "2"]
+    command += ["--seconds", "0.01", "--calls", "4"] if stage == "off-grid" else []
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     expected = {"sweep": "sweep-dry.jsonl.gz", "off-grid": "hgemm-judge-1-dry.json"}

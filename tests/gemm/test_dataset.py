@@ -10,16 +10,19 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm.configs import registry, small
+from sassafras.gemm.configs import names, small
+from sassafras.gemm.configs.fields import to_fields
+from sassafras.gemm.configs.registry import Config
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset
-from sassafras.gemm.select.cost_model import estimate_us
 from sassafras.gemm.select.dataset import Dataset, DatasetEntry
 from sassafras.gemm.select.selector import Selector, SelectorSettings
 from sassafras.gemm.select.table import TableRow, TunedTable, shipped_path
 
 ROOT = Path(__file__).resolve().parents[2]
-A, B, C = "lean_tn_m1n2s2/w1x1x1/c1", "lean_nn_m1n2s1/w1x1x1/c1", "lean_tn_m1n1s2/w1x1x2/c1"
+A, B, C = map(names.parse, (
+    "small_tn_m1n2s2/w1x1x1/c1", "small_nn_m1n2s1/w1x1x1/c1", "small_tn_m1n1s2/w1x1x2/c1",
+))  # fmt: skip
 
 
 def entry() -> DatasetEntry:
@@ -32,7 +35,7 @@ def test_longer_timed_configurations_rank_first() -> None:
     found = entry()
     assert found.ranked() == [(B, 2.9), (C, 3.2), (A, 3.0)] and found.ranked("tn")[0] == (C, 3.2)
     assert found.baseline_us() == 3.9 and found.baseline_us("torch", "nn") == 5.0
-    assert found.us(A) == 3.0 and found.us("lean_nn_m1n2s1/w1x1x1/c2") is None
+    assert found.us(A) == 3.0 and found.us(names.parse("small_nn_m1n2s1/w1x1x1/c2")) is None
 
 
 @pytest.mark.parametrize("name", ["d.jsonl", "d.jsonl.gz"])
@@ -54,10 +57,12 @@ def test_bad_files_say_what_is_wrong(tmp_path: Path) -> None:
     path.write_text('{"gpu": "x"}\n')
     with pytest.raises(SassafrasError, match="not a dataset"):
         Dataset.load(path)
-    good = json.dumps({"sassafras_hgemm": 1})
+    good = json.dumps({"sassafras_hgemm": 2, "configurations": [to_fields(A)]})
     for line in (
         '{"m": 1}',
-        '{"m": 1, "n": 1, "k": 1, "ours": {"x": [-1, 0]}}',
+        '{"m": 1, "n": 1, "k": 1, "ours": [[0, -1, 0]]}',
+        '{"m": 1, "n": 1, "k": 1, "ours": [[1, 1, 0]]}',
+        '{"m": 1, "n": 1, "k": 1, "ours": {"small_tn_m1n2s2/w1x1x1/c1": [-1, 0]}}',
         "[]",
         '{"m":1,"n":1,"k":0,"ours":{}}',
     ):
@@ -70,34 +75,68 @@ def test_bad_files_say_what_is_wrong(tmp_path: Path) -> None:
         Dataset.load(packed)
 
 
-def test_names_of_another_version_are_kept_but_never_ranked() -> None:
-    found = DatasetEntry(Shape(8, 8, 8), {"quantum_tn_9000": (1.0, 3), A: (2.0, 0)})
-    assert found.ranked() == found.ranked("tn") == [(A, 2.0)]
-    assert DatasetEntry.from_json(found.to_json()).ours == found.ours
-
-
-def test_times_by_earlier_names_are_read_as_todays(tmp_path: Path) -> None:
-    """In data sets and tables alike; what was timed by its own name counts."""
-    line = entry().to_json() | {"ours": {
+#: lines as the versions before wrote them: configurations are names, some of kernels that are gone
+EARLIER_LINE = {
+    "m": 64, "n": 128, "k": 256, "baselines": {"torch": {"tn": 9.0, "nt": 9.0}},
+    "ours": {
+        "lean_tn_m1n2s2/w1x1x1/c1+os": [7.0, 2], "ws_tn_128x128_pp2s6b2c1x1/g8/k1": [8.0, 2],
+        "ws_tn_128x128_pp2s6b2c1x1/g8/k2": [0.5, 2], "quantum_tn_9000/c1": [0.5, 2],
         "cs_tn_64x64_s12/c1+ol": [3.0, 2], "cs_nt_64x64_s12/c1": [4.0, 2], "cs_nt_128x128_s6/c4": [5.0, 1],
         "cs_tn_64x128_s8/c2": [6.0, 1], "cs_tn_64x128_s7q1/c2": [5.5, 1], "cs_tn_64x64_s12/c1p4": [1.0, 2],
-    }}  # fmt: skip
-    now = {
-        "cs_tn_64x64_s10q1/c1+ol": 3.0, "cs_nt_64x64_s12q1/c1": 4.0, "cs_nt_128x128_s4q1/c4": 5.0,
-        "cs_tn_64x128_s7q1/c2": 5.5,
+        "cs_tn_64x64_s12q1p/c1p4+o": [2.0, 2],
+    },
+}  # fmt: skip
+
+
+def test_a_data_set_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """By today's kernels; what was timed by its own name counts, and what is gone is passed over."""
+    wanted = {
+        "small_tn_m1n2s2/w1x1x1/c1+os": 7.0, "persistent_tn_128x128_pp2s6b2c1x1/g8": 8.0,
+        "split_k_tn_64x64_s10q1/c1+ol": 3.0, "split_k_nt_64x64_s12q1/c1": 4.0,
+        "split_k_nt_128x128_s4q1/c4": 5.0, "split_k_tn_64x128_s7q1/c2": 5.5,
+        "split_k_two_pass_tn_64x64_s12q1/p4+o": 2.0,
     }  # fmt: skip
-    assert dict(DatasetEntry.from_json(line).ranked()) == now
-    row = TableRow(Shape(64, 128, 256), "nt", (("cs_nt_64x64_s12/c1", 4.0),), 5.0)
-    TunedTable({}, [row]).save(tmp_path / "t.json")
-    assert TunedTable.load(tmp_path / "t.json").rows[row.shape, "nt"].ours == (("cs_nt_64x64_s12q1/c1", 4.0),)
+    path = tmp_path / "d.jsonl"
+    path.write_text(json.dumps({"sassafras_hgemm": 1}) + "\n" + json.dumps(EARLIER_LINE) + "\n")
+    found = Dataset.load(path)
+    assert {c.name: us for c, us in found[Shape(64, 128, 256)].ranked()} == wanted
+    found.save(path)
+    assert '"tile_m": 64' in path.read_text() and "64x64" not in path.read_text()
+    assert Dataset.load(path).entries == found.entries
+    kept = dataset.recorded_path()  # of today's repository
+    line = json.loads(gzip.decompress(kept.read_bytes()).splitlines()[1])
+    if isinstance(line["ours"], dict):
+        of = DatasetEntry.from_json(line, ())
+        assert len(of.ours) > 20 and all(us > 0 for us, _ in of.ours.values())
+
+
+def test_a_table_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    path, lt = tmp_path / "t.json", {"layout": "nn", "blob": "42", "workspace": 256}
+    ours = [["lean_nn_m1n2s2x/w1x1x1/c1+os", 1.081], ["gone_nn/c1", 1.09], ["cs_nn_64x64_s12/c1", 1.105]]
+    row = [64, 64, 64, "nn", ours, 2.038, 2.05, lt]
+    path.write_text(json.dumps({"header": {"sassafras_hgemm_table": 1, "gpu": "g"}, "rows": [row]}))
+    table = TunedTable.load(path)
+    found = table.rows[Shape(64, 64, 64), "nn"]
+    assert [(c.name, us) for c, us in found.ours] == [
+        ("small_nn_m1n2s2x/w1x1x1/c1+os", 1.081), ("split_k_nn_64x64_s10q1/c1", 1.105),
+    ]  # fmt: skip
+    table.save(path)
+    written = json.loads(path.read_text())
+    assert written["header"] == {"sassafras_hgemm_table": 2, "gpu": "g"}
+    assert written["configurations"] == [to_fields(c) for c, _ in found.ours]
+    assert TunedTable.load(path).rows == table.rows
+    written["configurations"][0]["tile_m"] = 77  # a kernel of another version
+    path.write_text(json.dumps(written))
+    assert TunedTable.load(path).rows[Shape(64, 64, 64), "nn"].ours == found.ours[1:]
 
 
 def test_a_table_names_something_for_bf16() -> None:
     """Where no winner multiplies BF16, the fastest that does comes last, of an earlier run even."""
-    shape, quick, plain = Shape(512, 512, 1024), "lean_tn_m1n1s4/w1x1x8/c4", "cs_tn_64x64_s10q1/c1"
-    slow = {f"cs_tn_64x64_s10q1/c{slices}": (4.0 + slices, -8) for slices in (2, 4)}
+    shape, quick = Shape(512, 512, 1024), names.parse("small_tn_m1n1s2/w1x1x8/c4")
+    plain = names.parse("split_k_tn_64x64_s10q1/c1")
+    slow = {names.parse(f"split_k_tn_64x64_s10q1/c{slices}"): (4.0 + slices, -8) for slices in (2, 4)}
 
-    def rows(ours: dict[str, tuple[float, int]]) -> tuple[tuple[str, float], ...]:
+    def rows(ours: dict[Config, tuple[float, int]]) -> tuple[tuple[Config, float], ...]:
         entry = DatasetEntry(shape, ours, {"torch": {"tn": 6.0}})
         return TunedTable.from_dataset(Dataset({}, [entry])).rows[shape, "tn"].ours
 
@@ -176,10 +215,10 @@ def made_up(layouts: tuple[str, ...] = ("tn",)) -> TunedTable:
                 torch_us = 2.0 + shape.flop / 1.5e8
                 for layout in layouts:
                     legal = [c for c in CONFIGS if c.layout == layout and c.why_illegal(shape) is None]
-                    ranked = sorted((estimate_us(c, shape), c.name) for c in legal)
-                    rows.append(
-                        TableRow(shape, layout, tuple((name, us) for us, name in ranked[:12]), torch_us)
+                    ranked = sorted(
+                        ((c.estimate_us(shape), c) for c in legal), key=lambda pair: (pair[0], pair[1].name)
                     )
+                    rows.append(TableRow(shape, layout, tuple((c, us) for us, c in ranked[:12]), torch_us))
     return TunedTable({}, rows)
 
 
@@ -196,7 +235,10 @@ def test_shapes_left_out_are_chosen_well(grid: TunedTable) -> None:
         choice = others.choose(row.shape, row.layout, lambda c, s=row.shape: c.why_illegal(s) is None)  # type: ignore[misc]
         assert row.torch_us is not None and row.speedup is not None
         ours += choice.member == "ours"
-        over.append(row.torch_us / dict(row.ours).get(choice.config or "", row.torch_us))
+        over.append(
+            row.torch_us
+            / (dict(row.ours).get(choice.config, row.torch_us) if choice.config else row.torch_us)
+        )
         possible.append(max(1.0, row.speedup))
     assert len(over) == 64 and ours >= 28 and min(over) > 0.99
     assert np.log(over).mean() > 0.6 * np.log(possible).mean() > 0
@@ -213,7 +255,7 @@ def test_choices_are_legal_and_equal(grid: TunedTable) -> None:
         again = Selector(grid, rule).choose(shape, "tn", lambda c, s=shape: c.why_illegal(s) is None)  # type: ignore[misc]
         assert choice == again
         if choice.member == "ours":
-            assert registry.parse(choice.config or "").why_illegal(shape) is None
+            assert choice.config is not None and choice.config.why_illegal(shape) is None
     assert any(chooser.choose(s, "tn", lambda c: True).member == "ours" for s in shapes)
     assert chooser.choose(shapes[0], "nn", lambda c: True).member == "torch", "no row in this layout"
     assert chooser.choose(Shape(1, 16384, 16384), "tn", lambda c: True).member == "torch", "too far"
@@ -229,9 +271,3 @@ def test_tables_merge_and_leave_out() -> None:
     merged = one.merged(two)
     assert len(merged) == 2 and merged.get(Shape(8, 8, 8), "nn") == TableRow(Shape(8, 8, 8), "nn", (), 2.0)
     assert len(merged.without([Shape(8, 8, 8)])) == 1
-
-
-def test_names_of_another_version_are_skipped() -> None:
-    shape = Shape(64, 64, 64)
-    table = TunedTable({}, [TableRow(shape, "tn", (("quantum_tn_9000", 0.1), (A, 1.0)), 2.0)])
-    assert Selector(table).choose(shape, "tn", lambda c: True).config == A

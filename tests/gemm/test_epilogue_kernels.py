@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm.configs import epilogue, persistent, registry
+from sassafras.gemm.configs import epilogue, names, persistent, registry
 from sassafras.gemm.configs.epilogue import ACTIVATIONS, Batch, Lines
 from sassafras.gemm.configs.fallback import FallbackConfig, FallbackInstance
 from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance
@@ -29,17 +29,17 @@ _W, _C, _L, _S = PersistentInstance, SplitKInstance, SmallInstance, FallbackInst
 INSTANCES: list[Instance] = [
     _L("tn", 1, 2, 4, epilogue=True),
     _L("nn", 1, 2, 4, epilogue=True),
-    _L("tn_swapped", 1, 2, 2, epilogue=True),
+    _L("tn", 1, 2, 2, epilogue=True, swap_ab=True),
     _L("tn", 1, 1, 2, epilogue=True),
     _S("tn", 64, 64, 2, 2, 4, 1, epilogue=True),
     _S("nn", 64, 64, 2, 2, 4, 1, epilogue=True),
     _S("nn", 32, 32, 2, 2, 4, epilogue=True),
     _C("tn", 64, 64, 6, epilogue=True),
     _C("nn", 64, 64, 6, dtype="bf16", epilogue=True),
-    _C("nn", 64, 32, 8, swapped=True, epilogue=True),
+    _C("nn", 64, 32, 8, swap_ab=True, epilogue=True),
     _W("tn", 128, 64, 2, True, 3, cluster_m=2, epilogue=True),
     _W("nn", 128, 64, 2, False, 3, cluster_m=1, dtype="bf16", epilogue=True),
-    _W("tn", 64, 16, 1, False, 3, swapped=True, epilogue=True),
+    _W("tn", 64, 16, 1, False, 3, swap_ab=True, epilogue=True),
     UnalignedInstance("tn", 64, 64, 3, epilogue=True),
     UnalignedInstance("tn", 64, 128, 3, epilogue=True),
 ]
@@ -87,7 +87,7 @@ def test_every_path_is_right(
     number: int, emulator: Emulator, tmp_path: Path, few_multiprocessors: None
 ) -> None:
     instance = INSTANCES[number]
-    any_alignment = isinstance(instance, FallbackInstance) and instance.align == 1
+    any_alignment = isinstance(instance, FallbackInstance) and instance.alignment == 1
     any_rows = isinstance(instance, UnalignedInstance)
     shapes = [Shape(40, 24, 200), Shape(136, 72, 264)]
     if any_alignment or any_rows:
@@ -156,7 +156,7 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
         instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
         found = configs(instance)
         config = found[int(rng.integers(len(found)))]
-        odd = isinstance(instance, FallbackInstance) and instance.align == 1
+        odd = isinstance(instance, FallbackInstance) and instance.alignment == 1
         m, n, k = int(rng.integers(1, 150)), int(rng.integers(1, 12)), int(rng.integers(1, 40))
         shape = Shape(m, 8 * n + odd, 8 * k + odd)
         case = Case(
@@ -179,13 +179,13 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
 def test_the_instances_are_few_and_have_names_of_their_own() -> None:
     instances = registry.EPILOGUE_INSTANCES
     assert len(instances) <= 24
-    names = {i.name for i in (*registry.INSTANCES, *registry.OTHER_INSTANCES, *instances)}
-    assert len(names) == len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) + len(instances)
+    known = {i.name for i in (*registry.INSTANCES, *registry.OTHER_INSTANCES, *instances)}
+    assert len(known) == len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) + len(instances)
     for instance in instances:
         assert instance.epilogue and instance.name.endswith("e")
         assert registry.parse_instance(instance.name) == instance
     for config in list(registry.epilogue_configurations())[::7]:
-        assert registry.parse(config.name) == config
+        assert names.parse(config.name) == config
     plain = (*registry.INSTANCES, *registry.OTHER_INSTANCES)
     assert not any(i.epilogue for i in plain), "sweeps and the digest of kernels know plain ones only"
 
@@ -226,7 +226,7 @@ def test_a_launch_without_more_is_the_plain_one() -> None:
         shape = Shape(256, 512, 2048)
         if config.why_illegal(shape) is None:
             plain, made = config.launch(shape), epilogue.launch(config, shape)
-            same = ("grid", "threads", "shared_bytes", "cluster", "workspace_bytes", "counters", "overlap")
+            same = ("grid", "threads", "shared_bytes", "cluster", "workspace_bytes", "overlap")
             assert all(getattr(plain, name) == getattr(made, name) for name in same)
             for name, described in made.tensor_maps.items():
                 assert described.why_illegal() is None and described.dims[:2] == plain.tensor_maps[name].dims

@@ -41,7 +41,7 @@ def test_sass(name: str, tmp_path: Path) -> None:
         assert products == {"HMMA.16816.F32"}, "FP32 accumulators only"
     else:
         kind = ".BF16" if instance.dtype == "bf16" else ""
-        assert products == {f"HGMMA.64x{instance.columns}x16.F32{kind}"}
+        assert products == {f"HGMMA.64x{instance.tile_n}x16.F32{kind}"}
         loads = {op for op in opcodes if op.startswith("UTMALDG")}
         assert all(op.startswith("UTMALDG.3D") for op in loads) and loads, "a layer of the batch"
     assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"

@@ -55,3 +55,4 @@ def test_names_of_results() -> None:
     assert file_name("cuda-l2", "server") == "hgemm-server"
     assert file_name("off-grid", "offline") == "hgemm-judge-1"
     assert file_name("judge-2", "server") == "hgemm-judge-2-server"
+    assert file_name("cuda-l2", "server", 100.0) == "hgemm-server-100"

@@ -43,9 +43,9 @@ def test_sass(name: str, tmp_path: Path) -> None:
     split = isinstance(instance, SplitKInstance)
     products = [op for op in opcodes if "MMA" in op]
     # one k tile of 64 for each 64 rows of a warpgroup; FP32 accumulators, nothing but warpgroup products
-    blocks = instance.blocks if split else instance.rows // instance.sharers // 64  # type: ignore[union-attr]
+    blocks = instance.k_blocks if split else instance.tile_m // instance.sharers // 64  # type: ignore[union-attr]
     kind = ".BF16" if instance.dtype == "bf16" else ""
-    assert products == [f"HGMMA.64x{instance.columns}x16.F32{kind}"] * (4 * blocks)
+    assert products == [f"HGMMA.64x{instance.tile_n}x16.F32{kind}"] * (4 * blocks)
     # a wait behind every product is how ptxas answers what it does not understand
     assert len([op for op in opcodes if op.startswith("WARPGROUP.DEPBAR")]) <= 3
     assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
@@ -60,7 +60,7 @@ def test_sass(name: str, tmp_path: Path) -> None:
     assert "PREEXIT" in opcodes[opcodes.index("ACQBULK") : loads[0]], "the next one may start only then"
     multicast = any(op.startswith("UTMALDG.2D.MULTICAST") for op in opcodes)
     assert multicast == (not split and instance.cluster > 1)  # type: ignore[union-attr]
-    assert any(op.startswith("STSM.16.MT88.4" if instance.swapped else "STSM.16.M88.4") for op in opcodes)
+    assert any(op.startswith("STSM.16.MT88.4" if instance.swap_ab else "STSM.16.M88.4") for op in opcodes)
     assert any(op.startswith("UTMASTG.2D") for op in opcodes) == (not split)
     assert not [op for op in opcodes if op.startswith(("ATOM", "LDGSTS"))], "sums have a fixed order"
     assert any(op.startswith("USETMAXREG") for op in opcodes) == (instance.threads > 256 and not split)

@@ -29,37 +29,37 @@ INSTANCES: list[Instance] = [
     _W("tn", 64, 32, 2, True, 4),
     _W("nt", 128, 64, 2, True, 3, dtype="bf16"),
     _W("tt", 256, 64, 2, False, 3),
-    _W("nn", 64, 16, 1, False, 3, swapped=True),
-    _W("tn", 128, 32, 2, False, 3, swapped=True),
-    _W("tn", 192, 96, 3, False, 3, buffers=1),
+    _W("nn", 64, 16, 1, False, 3, swap_ab=True),
+    _W("tn", 128, 32, 2, False, 3, swap_ab=True),
+    _W("tn", 192, 96, 3, False, 3, store_stages=1),
     _W("tn", 64, 64, 2, True, 4, cluster_m=2),
-    _W("tn", 128, 112, 2, True, 3, cluster_m=2, buffers=4),
+    _W("tn", 128, 112, 2, True, 3, cluster_m=2, store_stages=4),
     _W("nn", 128, 192, 2, True, 2, cluster_n=2),
     _C("nn", 128, 64, 3),
-    _C("nn", 64, 32, 5, swapped=True),
-    _C("tn", 64, 16, 6, swapped=True, blocks=2),
+    _C("nn", 64, 32, 5, swap_ab=True),
+    _C("tn", 64, 16, 6, swap_ab=True, k_blocks=2),
     _C("nt", 64, 64, 4, dtype="bf16"),
     _C("tt", 128, 32, 4),
     _W("nt", 128, 192, 2, True, 2, cluster_n=2),
     _W("nt", 128, 128, 2, True, 2, cluster_m=2),
-    _C("tn", 64, 32, 3, swapped=True, blocks=2),
-    _C("tt", 64, 64, 2, dtype="bf16", blocks=2),
-    _W("nn", 128, 128, 2, False, 4, cluster_m=2, lead=3),
-    _W("tn", 256, 32, 2, False, 3, lead=2),
+    _C("tn", 64, 32, 3, swap_ab=True, k_blocks=2),
+    _C("tt", 64, 64, 2, dtype="bf16", k_blocks=2),
+    _W("nn", 128, 128, 2, False, 4, cluster_m=2, stagger=3),
+    _W("tn", 256, 32, 2, False, 3, stagger=2),
     _W("tn", 128, 64, 2, True, 3, cluster_m=2, cluster_n=2),
-    _W("nn", 128, 128, 2, False, 4, cluster_m=2, cluster_n=2, lead=3),
+    _W("nn", 128, 128, 2, False, 4, cluster_m=2, cluster_n=2, stagger=3),
     _W("tn", 64, 64, 2, True, 3, cluster_m=1, cluster_n=4),
     _W("tn", 128, 32, 2, True, 2, cluster_m=4, cluster_n=2),
-    _C("nn", 128, 64, 4, lead=3),
-    _W("tn", 128, 152, 2, True, 2, cluster_n=2, buffers=1),
-    _W("nn", 128, 168, 2, True, 3, swapped=True),
-    _W("tn", 128, 80, 2, True, 3, cluster_m=2, swapped=True, buffers=1),
-    _W("nn", 64, 64, 2, True, 3, cluster_n=1, swapped=True, buffers=3, dtype="bf16"),
+    _C("nn", 128, 64, 4, stagger=3),
+    _W("tn", 128, 152, 2, True, 2, cluster_n=2, store_stages=1),
+    _W("nn", 128, 168, 2, True, 3, swap_ab=True),
+    _W("tn", 128, 80, 2, True, 3, cluster_m=2, swap_ab=True, store_stages=1),
+    _W("nn", 64, 64, 2, True, 3, cluster_n=1, swap_ab=True, store_stages=3, dtype="bf16"),
 ]
 
 _MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 3)
-_PAIRS = _C("tn", 64, 32, 3, swapped=True, blocks=2)
-_LEAD = _W("tn", 256, 32, 2, False, 3, lead=2)
+_PAIRS = _C("tn", 64, 32, 3, swap_ab=True, k_blocks=2)
+_LEAD = _W("tn", 256, 32, 2, False, 3, stagger=2)
 assert {_SPLIT, _PAIRS, _LEAD} < set(INSTANCES)
 
 
@@ -76,7 +76,7 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def configs(instance: Instance) -> list[Config]:
     if isinstance(instance, SplitKInstance):
-        late = Mode(late=True)
+        late = Mode(trigger_late=True)
         slices = [SplitKConfig(instance, s, mode=late if s == 3 else Mode()) for s in (1, 2, 3, 5, 8)]
         return [*slices, *(SplitKConfig(instance, band=band) for band in (2, 3))]
     return [PersistentConfig(instance, group) for group in (3, -2, 1, 4, -3)]
@@ -87,19 +87,17 @@ def test_every_path_is_right(
     number: int, emulator: Emulator, tmp_path: Path, few_multiprocessors: None
 ) -> None:
     instance = INSTANCES[number]
-    rows, columns = instance.rows, instance.columns
-    exact = Shape(columns, rows, 64) if instance.swapped else Shape(rows, columns, 64)
+    rows, columns = instance.tile_m, instance.tile_n
+    exact = Shape(columns, rows, 64) if instance.swap_ab else Shape(rows, columns, 64)
     launched = 0
     for at, shape in enumerate((exact, Shape(8, 16, 8), Shape(136, 200, 328), Shape(320, 72, 520))):
-        chosen = configs(instance)
-        chosen = [config for index, config in enumerate(chosen) if (index + at) % 3]  # two thirds of them
-        for config in chosen:
+        for config in configs(instance)[at % 2 :: 2]:  # each with two of the shapes
             if config.why_illegal(shape) is None:
                 wrong = emulator.run(config, shape, tmp_path, policy=(LATE, RANDOM, EAGER)[launched % 3],
-                                     seed=launched, repeats=2 if config.slices != 1 else 1)  # fmt: skip
+                                     seed=launched, repeats=2 if config.ranges != 1 else 1)  # fmt: skip
                 assert wrong == "", f"{config.name} for {shape}"
                 launched += 1
-    assert launched >= 8
+    assert launched >= 6
 
 
 @pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
@@ -107,14 +105,10 @@ def test_no_copy_asks_for_rows_outside(
     number: int, emulator: Emulator, tmp_path: Path, few_multiprocessors: None
 ) -> None:
     """Of what is outside some 8 cycles a row are lost; 328 rows end inside of every tile."""
-    launched = 0
-    for shape in (Shape(328, 328, 256), Shape(264, 392, 384)):
+    for at, shape in enumerate((Shape(328, 328, 128), Shape(264, 392, 128))):
         legal = [config for config in configs(INSTANCES[number]) if config.why_illegal(shape) is None]
-        for config in legal[:: max(1, len(legal) // 2)]:
-            wrong = emulator.run(config, shape, tmp_path, thrifty=True)
-            assert wrong == "", f"{config.name} for {shape}"
-            launched += 1
-    assert launched >= 4
+        wrong = emulator.run(legal[-at], shape, tmp_path, thrifty=True)
+        assert wrong == "", f"{legal[-at].name} for {shape}"
 
 
 @pytest.mark.parametrize("number", [0, 12])
@@ -156,7 +150,7 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
         assert emulator.run(config, shape, tmp_path, policy=policy, seed=tried) == "", (
             f"{config.name} {shape}"
         )
-        kinds.add((instance.name, config.slices))
+        kinds.add((instance.name, config.ranges))
         tried += 1
     assert len(kinds) > 12
 
@@ -218,59 +212,48 @@ def test_planted_faults_of_split_k_are_noticed(
     assert any(re.search(what, text) for text in found), found
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "what"),
-    [
-        # multiplying warps that do not wait for the loading one
-        ("sync_threads(READY, THREADS);", "", "a barrier that was not initialised"),
-        # a stage is given back while its own products are under way
-        ("mine + 16 * last;", "mine + 16 * stage;", "overwrites a stage|more arrivals|wait for each other"),
-    ],
-    ids=["start", "release"],
-)
-def test_faults_in_the_quick_start_are_noticed(
-    before: str, after: str, what: str, shared: Path, tmp_path: Path
+_TALL = _W("tn", 128, 80, 2, True, 3, cluster_m=2, swap_ab=True, store_stages=1)
+#: faults in the text itself: what stands there, what instead, what is launched, what is then found
+SPOILT: dict[str, tuple[str, str, Config, Shape, str]] = {
+    # split-K's quick start: multiplying warps that do not wait for the loading one
+    "start": ("sync_threads(READY, THREADS);", "", SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160),
+              "a barrier that was not initialised"),
+    # a stage is given back while its own products are under way
+    "release": ("mine + 16 * last;", "mine + 16 * stage;", SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160),
+                "overwrites a stage|more arrivals|wait for each other"),
+    # the warpgroup that waits for the first one gives the same stage back twice
+    "lead": ("if (k > 0 && !(LEAD > 0 && k == pause)) release(", "if (k > 0) release(",
+             PersistentConfig(_LEAD, 2), Shape(520, 136, 776), "overwrites a stage|more arrivals"),
+    # warps that store together: one stores what the others have not written yet
+    "unwritten": ("async_fence();\n            meet();", "async_fence();\n            sync_warp();",
+                  PersistentConfig(_TALL, 3), Shape(320, 520, 136), "."),
+    # the others write over what a store still reads
+    "unread": ("// this buffer's last store has been read\n            meet();", "\n            sync_warp();",
+               PersistentConfig(_TALL, 3), Shape(320, 520, 136), "."),
+}  # fmt: skip
+#: faults of one build: no launch meets two of them
+TOGETHER = (("start", "lead"), ("release", "unwritten"), ("unread",))
+
+
+@pytest.mark.parametrize("fault", SPOILT)
+def test_faults_in_the_kernels_text_are_noticed(
+    fault: str, shared: Path, tmp_path: Path, few_multiprocessors: None
 ) -> None:
-    """Faults in the text itself, of what the quick start orders otherwise."""
-    spoilt = build(shared, [_SPLIT], lambda text: text.replace(before, after))
-    config, shape = SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160)
-    found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)
-             for seed, policy in enumerate((LATE, EAGER, *([RANDOM] * 4)))]  # fmt: skip
-    assert any(re.search(what, text) for text in found), found
+    faults = next(names for names in TOGETHER if fault in names)
+    changed: list[str] = []
 
-
-def test_a_fault_of_the_lead_is_noticed(shared: Path, tmp_path: Path, few_multiprocessors: None) -> None:
-    """Who waits for the first multiplier gives the same stage back twice."""
-    spoilt = build(shared, [_LEAD], lambda text: text.replace(" && !(LEAD > 0 && k == pause)", ""))
-    config, shape = PersistentConfig(_LEAD, 2), Shape(520, 136, 776)
-    found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)
-             for seed, policy in enumerate((LATE, EAGER, *([RANDOM] * 4)))]  # fmt: skip
-    assert any(re.search("overwrites a stage|more arrivals", text) for text in found), found
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        # one warp stores what the others have not written yet
-        ("async_fence();\n            meet();", "async_fence();\n            sync_warp();"),
-        # the others write over what a store still reads
-        ("// this buffer's last store has been read\n            meet();", "\n            sync_warp();"),
-    ],
-    ids=["unwritten", "unread"],
-)
-def test_warps_that_store_together_wait_for_each_other(
-    before: str, after: str, shared: Path, tmp_path: Path, few_multiprocessors: None
-) -> None:
     def edit(text: str) -> str:
-        assert text.count(before) == ("struct Persistent {" in text)
-        return text.replace(before, after)
+        for name in faults:
+            changed.extend([name] * text.count(SPOILT[name][0]))
+            text = text.replace(*SPOILT[name][:2])
+        return text
 
-    tall = _W("tn", 128, 80, 2, True, 3, cluster_m=2, swapped=True, buffers=1)
-    spoilt = build(shared, [tall], edit)
-    config, shape = PersistentConfig(tall, 3), Shape(320, 520, 136)
-    found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)
-             for seed, policy in enumerate((LATE, EAGER, *([RANDOM] * 6)))]  # fmt: skip
-    assert any(found), found
+    spoilt = build(shared, [_SPLIT, _LEAD, _TALL], edit)
+    assert sorted(changed) == sorted(faults), "each text stands in one place"
+    _, _, config, shape, what = SPOILT[fault]
+    orders = enumerate((LATE, EAGER, *([RANDOM] * 6)))
+    found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed) for seed, policy in orders]
+    assert any(re.search(what, text) for text in found), found
 
 
 def test_sums_read_before_they_have_landed_are_noticed(emulator: Emulator, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from sassafras.gemm.bench.measure import hopeful
 from sassafras.gemm.bench.options import Options, of_known
 from sassafras.gemm.bench.timing import Isolated, TimedBlock
 from sassafras.gemm.bench.tune import choose
+from sassafras.gemm.configs.fields import from_fields
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.dataset import shipped
 
@@ -63,8 +64,8 @@ def test_selection_among_what_the_dataset_holds() -> None:
     options, stage = of_known(Options(), recorded=3), dry_run.DryContestants()
     for shape in (Shape(64, 64, 64), Shape(8192, 8192, 512)):  # back to back, isolated
         found = choose(stage, shape, options)
-        known = {name.partition("+")[0] for name, _ in shipped()[shape].ranked()}
-        assert found["ours"] and {name.partition("+")[0] for name in found["rungs"]} <= known
+        known = {config.stem for config, _ in shipped()[shape].ranked()}
+        assert found["ours"] and {from_fields(given).stem for given, _, _ in found["rungs"]} <= known
         assert len(found["rungs"]) <= 2 * 3 * 4, "three of each layout, in up to four modes"
     off_grid = choose(stage, Shape(63, 65, 127), options)
     assert len(off_grid["rungs"]) > 6, "nothing is known of it: candidates are drawn as ever"

@@ -46,13 +46,13 @@ def test_sass(instance: Instance, cache: Path) -> None:
     assert products == {"HMMA.16816.F32"}, "FP32 accumulators only"
     loop = [op for op in opcodes if op.startswith("HMMA")]
     if isinstance(instance, SmallInstance):
-        assert len(loop) >= 2 * instance.mt * instance.nt * 2 * instance.steps, "two groups of steps"
+        assert len(loop) >= 2 * instance.mma_m * instance.mma_n * 2 * instance.k_steps, "two groups of steps"
         assert not [op for op in opcodes if "CONSTANT" in op], "may be moved ahead of the wait"
         assert "LDSM" not in " ".join(opcodes)
     else:
-        per_warp = instance.rows * instance.columns // (instance.warps_m * instance.warps_n)
+        per_warp = instance.tile_m * instance.tile_n // (instance.warps_m * instance.warps_n)
         assert len(loop) == per_warp // 128 * 4, "one k tile of 64"
-        copies = {8: "LDGSTS.E.BYPASS.128", 2: "LDGSTS.E", 1: "LDG.E.U16"}[instance.align]
+        copies = {8: "LDGSTS.E.BYPASS.128", 2: "LDGSTS.E", 1: "LDG.E.U16"}[instance.alignment]
         assert any(op.startswith(copies) for op in opcodes)
         assert any(
             op.startswith("LDSM.16.MT88.4" if instance.layout == "nn" else "LDSM.16.M88.4") for op in opcodes

@@ -58,13 +58,8 @@ def program(shared: Path) -> Path:
 
 def _type(instance: Instance) -> str:
     """The C++ type, with its commas hidden from the preprocessor, and the problem it takes."""
-    if isinstance(instance, SmallInstance):
-        numbers = f"{instance.mt} COMMA {instance.nt} COMMA {instance.steps}"
-        exact = str(instance.exact).lower()
-        return f"Lean<{numbers} COMMA Layout::{instance.layout.upper()} COMMA {exact}>, lean"
-    i = instance
-    numbers = " COMMA ".join(map(str, (i.rows, i.columns, i.warps_m, i.warps_n, i.stages)))
-    return f"Staged<{numbers} COMMA {'true' if i.layout == 'nn' else 'false'} COMMA {i.align}>, staged"
+    kind = "lean" if isinstance(instance, SmallInstance) else "staged"
+    return f"{instance.template.replace(',', ' COMMA')}, {kind}"
 
 
 def launch(program: Path, config: Config, shape: Shape, folder: Path, seed: int = 0) -> None:
@@ -74,7 +69,7 @@ def launch(program: Path, config: Config, shape: Shape, folder: Path, seed: int 
     b = rng.standard_normal((shape.k, shape.n)).astype(np.float16)
     plan = config.launch(shape)
     laid = b if config.layout == "nn" else np.ascontiguousarray(b.T)
-    first, second = (laid, a) if config.swapped else (a, laid)
+    first, second = (laid, a) if config.swap_ab else (a, laid)
     first.tofile(folder / "first")
     second.tofile(folder / "second")
     np.zeros((shape.m, shape.n), np.float16).tofile(folder / "c")
@@ -106,17 +101,17 @@ def test_every_path_is_right_at_boundaries(name: str, program: Path, tmp_path: P
     else:
         configs = [FallbackConfig(instance, cluster) for cluster in (1, 2, 4)]
     rows, columns = SmallConfig(instance).tile if isinstance(instance, SmallInstance) else configs[0].tile
-    swapped = configs[0].swapped
+    swapped = configs[0].swap_ab
     shapes = [
         Shape(rows, columns if not swapped else 16, 64),  # exact
         Shape(rows + 1, columns + 8, 200),  # tails everywhere
         Shape(3, 24, 8) if not swapped else Shape(3, 17, 8),  # smaller than a tile
     ]
-    if isinstance(instance, SmallInstance) and instance.exact:  # one to four groups of steps a slice
+    if isinstance(instance, SmallInstance) and instance.divisible:  # one to four groups of steps a slice
         shapes += [Shape(2 * rows, 2 * columns, 128 * k) for k in (1, 2, 3, 4)]
     if not isinstance(instance, SmallInstance):
         shapes.append(Shape(40, 24, 520))  # more k tiles than stages
-        if (align := instance.align) < 8:  # rows that end in the middle of a chunk, and of a word
+        if (align := instance.alignment) < 8:  # rows that end in the middle of a chunk, and of a word
             shapes += [
                 Shape(33, 7 * align, 5 * align),
                 Shape(70, 61 * align, 163 * align),
@@ -148,7 +143,7 @@ def test_random_launches_are_right(program: Path, tmp_path: Path) -> None:
 
 def test_the_emulator_notices_a_wrong_launch(program: Path, tmp_path: Path) -> None:
     """Too few k steps a slice: the check above must be able to fail."""
-    config, shape = SmallConfig(SmallInstance.parse("lean_tn_m1n2s2")), Shape(16, 16, 128)
+    config, shape = SmallConfig(parse_instance("lean_tn_m1n2s2")), Shape(16, 16, 128)
     plan = config.launch(shape)
     plan.scalars["steps_per_slice"] -= 1
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from sassafras.gemm.configs import epilogue, registry  # noqa: E402
 from sassafras.gemm.configs.base import Mode  # noqa: E402
-from sassafras.gemm.configs.registry import parse  # noqa: E402
+from sassafras.gemm.configs.names import parse  # noqa: E402
 from sassafras.gemm.configs.split_k_two_pass import PartialsInstance, TwoPassSplitKConfig  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver, DriverError  # noqa: E402
 from sassafras.gemm.matmul.plan import KernelPlan, LaunchPlan, plan, why_illegal  # noqa: E402
@@ -196,17 +196,17 @@ def test_what_no_plan_serves(launcher: Any) -> None:
 # --- what comes out ----------------------------------------------------------------------------
 
 CASES = {
-    "lean_tn_m1n2s2/w1x2x4/c2": (24, 40, 256, "tn"),
-    "lean_nn_m1n2s1/w2x1x1/c1": (40, 32, 64, "nn"),
-    "lean_tn_swapped_m1n1s4/w1x1x2/c1": (3, 48, 512, "tn"),
-    "staged_nn_32x64_w2x2s4/c2": (72, 64, 256, "nn"),
-    "staged_tn_64x64_w2x2s4a2/c1+o": (72, 64, 256, "tn"),
-    "lean_tn_m1n2s2/w1x2x4/c2+os": (24, 40, 256, "tn"),
-    "cs_tn_64x80_s9q1/c2+ol": (136, 72, 256, "tn"),
-    "any_tn_64x64_s6/c1": (61, 67, 71, "tn"),
-    "any_tn_64x128_s8/c2+ol": (7, 135, 129, "tn"),
-    "any_tn_64x64_s6/c1g4+o": (325, 67, 71, "tn"),
-    "cs_nn_64x64_s10q1/c1g4": (328, 72, 64, "nn"),
+    "small_tn_m1n2s2/w1x2x4/c2": (24, 40, 256, "tn"),
+    "small_nn_m1n2s1/w2x1x1/c1": (40, 32, 64, "nn"),
+    "small_tn_swapped_m1n1s4/w1x1x2/c1": (3, 48, 512, "tn"),
+    "fallback_nn_32x64_w2x2s4/c2": (72, 64, 256, "nn"),
+    "fallback_tn_64x64_w2x2s4a2/c1+o": (72, 64, 256, "tn"),
+    "small_tn_m1n2s2/w1x2x4/c2+os": (24, 40, 256, "tn"),
+    "split_k_tn_64x80_s9q1/c2+ol": (136, 72, 256, "tn"),
+    "unaligned_tn_64x64_s6/c1": (61, 67, 71, "tn"),
+    "unaligned_tn_64x128_s8/c2+ol": (7, 135, 129, "tn"),
+    "unaligned_tn_64x64_s6/c1g4+o": (325, 67, 71, "tn"),
+    "split_k_nn_64x64_s10q1/c1g4": (328, 72, 64, "nn"),
 }
 
 
@@ -240,7 +240,7 @@ def family_cases() -> list[tuple[str, tuple[int, int, int]]]:
     shapes = (Shape(64, 128, 512), Shape(16, 128, 512))
     found: dict[tuple, tuple[str, tuple[int, int, int]]] = {}
     for config in (*registry.configurations(), *registry.other_configurations()):
-        instance = type(config).__name__, config.layout, registry.dtype(config), config.swapped
+        instance = type(config).__name__, config.layout, config.dtype, config.swap_ab
         if len([kind for kind in found if kind[:4] == instance]) == 2:
             continue
         for shape in shapes:
@@ -265,7 +265,7 @@ def test_every_family_is_given_what_it_needs(launcher: Any, library: Path) -> No
     assert {type(parse(name)).__name__ for name, _ in cases} >= {"SmallConfig", "FallbackConfig"}
     for name, (m, n, k) in cases:
         config = parse(name)
-        dtype = torch.bfloat16 if registry.dtype(config) == "bf16" else torch.float16
+        dtype = torch.bfloat16 if config.dtype == "bf16" else torch.float16
         for gap in (0, 8, 5) if name.startswith("any_") else (0, 8):
             a = laid(m, k, config.layout[1] == "t", gap, dtype, 1)
             b = laid(k, n, config.layout[0] == "t", gap, dtype, 2)
@@ -287,7 +287,7 @@ def test_gaps_between_lines_and_column_major_results(launcher: Any, library: Pat
     a = half(32, 80)[:, :64]
     b = half(48, 72, seed=1)[:, :64].t()
     whole = torch.full((32, 64), float("nan"), dtype=torch.float16)
-    install(launcher, library, "lean_tn_m1n2s2/w1x1x1/c1", launcher.key(a, b, whole[:, :48]))
+    install(launcher, library, "small_tn_m1n2s2/w1x1x1/c1", launcher.key(a, b, whole[:, :48]))
     assert close(launcher(a, b, whole[:, :48]), a, b)
     assert whole[:, 48:].isnan().all(), "the gap stays as it was"
     # C column-major: C^T = B^T A^T, which is tn again
@@ -295,11 +295,11 @@ def test_gaps_between_lines_and_column_major_results(launcher: Any, library: Pat
     key = launcher.key(a, b, out)
     problem = Problem(*key)
     assert (problem.m, problem.n, problem.layout) == (48, 32, "tn")
-    install(launcher, library, "lean_tn_m1n2s2/w1x1x1/c1", key)
+    install(launcher, library, "small_tn_m1n2s2/w1x1x1/c1", key)
     assert launcher(a, b, out) is out and close(out, a, b)
 
 
-def test_tensor_maps_workspace_and_counters(launcher: Any, library: Path) -> None:
+def test_tensor_maps_and_workspace(launcher: Any, library: Path) -> None:
     state = stand_in.state_of(library)
     driver = Driver(str(library))
     function = driver.load(0, b"\x7fELF", "mapped_tn", 48 * 1024)
@@ -309,12 +309,12 @@ def test_tensor_maps_workspace_and_counters(launcher: Any, library: Path) -> Non
             ("map", "a", 6, (k, m), (2 * k,), (64, 64), 3),
             ("map", "b", 6, (k, n), (2 * k,), (64, 64), 3),
         )
-        return (*maps, ("c",), ("value", n), ("workspace",), ("counters",))
+        return (*maps, ("c",), ("value", n), ("workspace",))
 
     tensors = [(half(24, 64, seed=s), half(16, 64, seed=s + 9).t()) for s in range(6)]
     key = launcher.key(*tensors[0])
     launch = LaunchPlan((1, 1, 1), 128, 0, (1, 1, 1), parameters(24, 16, 64))
-    launcher.add_kernel(key, driver.context(0), (function,), KernelPlan((launch,), 4 * 24 * 16, 4))
+    launcher.add_kernel(key, driver.context(0), (function,), KernelPlan((launch,), 4 * 24 * 16))
     before = state.encodes
     for a, b in tensors * 2:
         assert close(launcher(a, b), a, b)
@@ -324,90 +324,41 @@ def test_tensor_maps_workspace_and_counters(launcher: Any, library: Path) -> Non
     assert state.encodes == before + 24, "known addresses are not encoded again"
 
 
-def test_counters_are_asked_for_by_stream(library: Path, tmp_path: Path) -> None:
-    """The compiled launcher keeps those of streams, by the stream's id and never for captured launches."""
-    asked: list[tuple[int, int]] = []
-    kept: list[Any] = []
-
-    def counters(words: int, device: int, stream: int) -> int:
-        asked.append((words, stream))
-        kept.append(torch.zeros(words, dtype=torch.int32))
-        return int(kept[-1].data_ptr())
-
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_of_each_thread_leaves_a_workspace_to_torch(
+    library: Path, tmp_path: Path, kind: str
+) -> None:
+    """Threads would share what torch's allocator gives for handle 2."""
     current = [0x10]
-    side = stand_in.torch_side(counters=counters, stream=lambda device: current[0])
+    side = stand_in.torch_side(stream=lambda device: current[0])
     driver, state = Driver(str(library)), stand_in.state_of(library)
+    launcher = stand_in.make(kind, driver, side, tmp_path)
     a, b = half(16, 64), half(8, 64).t()
-    for kind in KINDS:
-        launcher = stand_in.make(kind, driver, side, tmp_path)
-        put_counted(launcher, driver, launcher.key(a, b))
-
-        def streams(*handles: int, launcher: Any = launcher) -> list[tuple[int, int]]:
-            asked.clear()
-            for current[0] in handles:
-                assert close(launcher(a, b), a, b)
-            return list(asked)
-
-        every = kind == "python"  # it keeps nothing
-        assert streams(0x10, 0x10, 0x20, 0x10) == [
-            (4, s) for s in ((0x10, 0x10, 0x20, 0x10) if every else (0x10, 0x20))
-        ]
-        state.generation += 1  # the same handles, other streams
-        assert streams(0x10, 0x10) == [(4, 0x10)] * (2 if every else 1)
-        launches = state.launches
-        assert streams(2, 2) == [] and state.launches == launches, "another stream in every thread: torch's"
-        state.capturing = 1
-        try:
-            assert streams(0x10, 0x10) == [(4, 0x10)] * 2
-        finally:
-            state.capturing = 0
-        streams(*range(0x30, 0x40), 0x10)
-        assert streams(0x10) == [(4, 0x10)] * every
-
-
-def put_counted(launcher: Any, driver: Driver, key: tuple[int, ...], words: int = 4) -> None:
-    """A plan of a kernel made up for this: tensor maps, a workspace, counters."""
-    problem = Problem(*key)
+    problem = Problem(*launcher.key(a, b))
     rest = ((2 * problem.k,), (64, 64), 3)
     maps = ("map", "a", 6, (problem.k, problem.m), *rest), ("map", "b", 6, (problem.k, problem.n), *rest)
-    parameters = (*maps, ("c",), ("value", problem.n), ("workspace",), ("counters",))
-    function = driver.load(0, b"\x7fELF", "mapped_tn", 48 * 1024)
+    parameters = (*maps, ("c",), ("value", problem.n), ("workspace",))
     launch = LaunchPlan((1, 1, 1), 128, 0, (1, 1, 1), parameters)
-    launcher.add_kernel(key, driver.context(0), (function,), KernelPlan((launch,), 512, words))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_driver_that_refuses_counters_leaves_torch(library: Path, tmp_path: Path, kind: str) -> None:
-    from sassafras.gemm.matmul.counters import Counters
-
-    driver, state = Driver(str(library)), stand_in.state_of(library)
-    launcher = stand_in.make(kind, driver, stand_in.torch_side(counters=Counters(driver)), tmp_path)
-    a, b = half(16, 64), half(8, 64).t()
-    put_counted(launcher, driver, launcher.key(a, b))
-    state.capturing, state.fail_retaining = 1, 700
-    try:
-        with pytest.warns(RuntimeWarning, match="error 700"):
-            assert torch.equal(launcher(a, b), torch.matmul(a, b))
-    finally:
-        state.capturing = state.fail_retaining = 0
-    current = ctypes.c_void_p()
-    driver.call("cuCtxGetCurrent", ctypes.byref(current))
-    assert current.value is None, "the context before is current again"
+    function = driver.load(0, b"\x7fELF", "mapped_tn", 48 * 1024)
+    launcher.add_kernel(problem, driver.context(0), (function,), KernelPlan((launch,), 512))
+    before = state.launches
+    for current[0], launches in ((0x10, 1), (2, 1), (0x20, 2)):
+        assert close(launcher(a, b), a, b) and state.launches == before + launches
 
 
 # --- two launches --------------------------------------------------------------------------------
 
 SWAPPED = TwoPassSplitKConfig(
-    PartialsInstance("nn", 64, 64, 3, swapped=True, dtype="bf16", blocks=1), parts=3, mode=Mode(overlap=True)
+    PartialsInstance("nn", 64, 64, 3, swap_ab=True, dtype="bf16", k_blocks=1), split_k=3, mode=Mode(pdl=True)
 )
 
 
 @pytest.mark.parametrize(
     ("config", "shape"),
     [
-        (parse("cs_tn_64x64_s12q1p/c1p2"), (72, 40, 256)),
-        (parse("cs_nn_64x128_s8q1p/c1p7+ol"), (136, 72, 448)),
-        (parse("cs_tn_128x64_s8q1p/c1p4+o"), (72, 136, 456)),
+        (parse("split_k_two_pass_tn_64x64_s12q1/p2"), (72, 40, 256)),
+        (parse("split_k_two_pass_nn_64x128_s8q1/p7+ol"), (136, 72, 448)),
+        (parse("split_k_two_pass_tn_128x64_s8q1/p4+o"), (72, 136, 456)),
         (SWAPPED, (24, 136, 328)),
     ],
     ids=lambda x: getattr(x, "name", None),
@@ -443,7 +394,7 @@ def test_two_launches_are_one_call(
             put(launcher, library, config, key)
         assert state.all_shared == divided + 3
         wanted = config.launch(Shape(m, n, k))
-        assert wanted.then is not None and not wanted.counters and wanted.then.launch.overlap
+        assert wanted.then is not None and wanted.then.launch.overlap
         for capturing in (0, 1):
             state.capturing = capturing
             try:
@@ -477,18 +428,18 @@ def test_two_launches_are_one_call(
 
 def test_what_two_launches_cannot_serve_is_said() -> None:
     """Lines and addresses as the second stores them: whole 16 bytes."""
-    chosen, size = parse("cs_nn_64x128_s8q1p/c1p4"), (256, 512, 4096)
+    chosen, size = parse("split_k_two_pass_nn_64x128_s8q1/p4"), (256, 512, 4096)
     tight = Problem(0, 0, *size, 0, 4096, 512, 512, 1)
     assert why_illegal(chosen, tight) is None and why_illegal(chosen, tight._replace(ldc=1024)) is None
     assert "multiple of 8" in (why_illegal(chosen, tight._replace(ldc=515)) or "")
     assert "16 bytes" in (why_illegal(chosen, tight._replace(aligned=0)) or "")
     assert "it reads nn" in (why_illegal(chosen, tight._replace(transposed=1)) or "")
     assert "multiplies fp16" in (why_illegal(chosen, tight._replace(dtype=1)) or "")
-    assert registry.with_dtype(chosen, "bf16") == parse("cs_nn_bf16_64x128_s8q1p/c1p4")
+    assert registry.with_dtype(chosen, "bf16") == parse("split_k_two_pass_nn_bf16_64x128_s8q1/p4")
     shape = Shape(*size)
     assert epilogue.why_illegal(chosen, shape) == f"{chosen.instance.name} is compiled without an epilogue"
     made = plan(chosen, tight._replace(ldc=1024))
-    assert len(made.launches) == 2 and made.counters == 0
+    assert len(made.launches) == 2
     places = [name for name, _ in chosen.adding.parameters]
     assert made.launches[1].parameters[places.index("ldc")] == ("value", 1024)
 
@@ -509,7 +460,7 @@ def test_a_plan_may_name_torch(launcher: Any) -> None:
 def test_a_refused_launch_becomes_torchs(launcher: Any, library: Path) -> None:
     state = stand_in.state_of(library)
     a, b = half(32, 64), half(24, 64).t()
-    install(launcher, library, "lean_tn_m1n2s2/w1x1x1/c1", launcher.key(a, b))
+    install(launcher, library, "small_tn_m1n2s2/w1x1x1/c1", launcher.key(a, b))
     refused = launcher.counts()["refused"]
     state.fail = 701
     try:

@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sassafras.gemm.build.cubins import cached_path  # noqa: E402
-from sassafras.gemm.configs.registry import parse  # noqa: E402
+from sassafras.gemm.configs.names import parse  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
@@ -25,20 +25,20 @@ from sassafras.gemm.problem.shape import Shape  # noqa: E402
 from sassafras.gemm.select.table import TableRow, TunedTable  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
 
-TN = "lean_tn_m1n2s2/w1x1x1/c1"
-NN = "lean_nn_m1n2s1/w1x1x1/c1"
+TN = "small_tn_m1n2s2/w1x1x1/c1"
+NN = "small_nn_m1n2s1/w1x1x1/c1"
 SIZES = ((32, 48, 64), (16, 64, 64), (64, 32, 128), (64, 64, 64))
 
 
 def table(us: float = 1.0) -> TunedTable:
     """Ours is twice as fast as torch for `SIZES` in nn and tn, and slower for 128 x 128 x 128."""
     rows = [
-        TableRow(Shape(*size), layout, ((config, us),), 2.0, 1.9)
+        TableRow(Shape(*size), layout, ((parse(config), us),), 2.0, 1.9)
         for size in SIZES
         for layout, config in (("tn", TN), ("nn", NN))
     ]
     return TunedTable(
-        {"gpu": "NVIDIA H200"}, [*rows, TableRow(Shape(128, 128, 128), "nn", ((NN, 3.0),), 2.0)]
+        {"gpu": "NVIDIA H200"}, [*rows, TableRow(Shape(128, 128, 128), "nn", ((parse(NN), 3.0),), 2.0)]
     )
 
 
@@ -155,10 +155,10 @@ def test_bf16_runs_the_twin_of_what_was_tuned(install: Install, library: Path, t
     shape = Shape(64, 128, 512)
     found = [(c, with_dtype(c, "bf16")) for c in registry.legal(shape, layouts=("tn",))]
     config, other = next(pair for pair in found if pair[1] is not None)
-    assert other is not None and registry.dtype(other) == "bf16" and other.why_illegal(shape) is None
+    assert other is not None and other.dtype == "bf16" and other.why_illegal(shape) is None
     assert with_dtype(other, "bf16") is other and with_dtype(parse(TN), "bf16") is None
     cached_path(other.instance, tmp_path).write_bytes(b"\x7fELF")
-    install(cache=tmp_path, table=TunedTable({}, [TableRow(shape, "tn", ((config.name, 1.0),), 2.0)]))
+    install(cache=tmp_path, table=TunedTable({}, [TableRow(shape, "tn", ((config, 1.0),), 2.0)]))
     a, b = half(64, 512).bfloat16(), half(128, 512).bfloat16().t()
     before = launches(library)
     result = room.matmul(a, b)
@@ -256,7 +256,7 @@ def test_strict_flags_reach_cublaslt_only() -> None:
 # --------------------------------------------------------------------------
 
 
-PAIR = "cs_nn_64x64_s12q1p/c1p2+o"
+PAIR = "split_k_two_pass_nn_64x64_s12q1/p2+o"
 
 
 def test_two_launches_serve_when_both_kernels_are_there(
@@ -264,7 +264,6 @@ def test_two_launches_serve_when_both_kernels_are_there(
 ) -> None:
     """A table may name a configuration of two kernels; until both are compiled it is torch's."""
     from sassafras.gemm.matmul import planner as module
-    from sassafras.gemm.select import selector
 
     asked: list[str] = []
 
@@ -275,11 +274,12 @@ def test_two_launches_serve_when_both_kernels_are_there(
         return b"\x7fELF"
 
     monkeypatch.setattr(module, "cubin", made)
-    named = TunedTable({"gpu": "NVIDIA H200"}, [TableRow(Shape(64, 128, 256), "nn", ((PAIR, 1.0),), 2.0)])
+    named = TunedTable(
+        {"gpu": "NVIDIA H200"}, [TableRow(Shape(64, 128, 256), "nn", ((parse(PAIR), 1.0),), 2.0)]
+    )
     a, b = half(64, 256), half(256, 128)
     exact, state = a.double() @ b.double(), stand_in.state_of(library)
     for kind in ("compiled", "python"):
-        selector.parsed.cache_clear()
         asked.clear()
         folder = tmp_path / kind
         folder.mkdir()
@@ -297,7 +297,6 @@ def test_two_launches_serve_when_both_kernels_are_there(
         assert torch.equal(room.matmul(a, b), torch.matmul(a, b)), "one kernel is not enough"
         (problem,) = room.status()["problems"]
         assert (problem["member"], problem["config"]) == ("torch", PAIR)
-    selector.parsed.cache_clear()
 
 
 @pytest.mark.parametrize("families_of", [None, ["split_k_two_pass"]], ids=["neighbours", "model"])
@@ -315,8 +314,7 @@ def test_two_launches_serve_a_shape_never_tuned(
 
     fast, plain = constant(1.0), constant(-1.0)
     model = None if families_of is None else predictor.Model(fast, plain, {"families": families_of})
-    selector.parsed.cache_clear()
-    near = TableRow(Shape(256, 704, 1024), "nn", ((PAIR, 1.0),), 2.0)
+    near = TableRow(Shape(256, 704, 1024), "nn", ((parse(PAIR), 1.0),), 2.0)
     chooser = selector.Selector(TunedTable({}, [near]), model=model)
     monkeypatch.setattr(module, "cubin", made)
     monkeypatch.setattr(module, "Selector", lambda *args, **kinds: chooser)
@@ -327,7 +325,6 @@ def test_two_launches_serve_a_shape_never_tuned(
     served = PAIR if model is None else PAIR.partition("+")[0]
     assert (problem["member"], problem["config"]) == ("ours", served), problem
     assert launches(library) == before + 4
-    selector.parsed.cache_clear()
 
 
 def test_a_first_call_never_waits_for_a_compiler(

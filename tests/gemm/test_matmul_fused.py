@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from sassafras.core import SassafrasError  # noqa: E402
 from sassafras.gemm.build.cubins import cached_path  # noqa: E402
-from sassafras.gemm.configs import epilogue, registry  # noqa: E402
+from sassafras.gemm.configs import epilogue, names, registry  # noqa: E402
 from sassafras.gemm.configs.epilogue import ACTIVATIONS, Batch  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul.composed import activated  # noqa: E402
@@ -36,9 +36,9 @@ NAMES = tuple(name for name in ACTIVATIONS if name)
 
 
 def table() -> TunedTable:
-    config = {"tn": "lean_tn_m1n2s2/w1x1x1/c1", "nn": "lean_nn_m1n2s1/w1x1x1/c1"}
+    config = {"tn": "small_tn_m1n2s2/w1x1x1/c1", "nn": "small_nn_m1n2s1/w1x1x1/c1"}
     rows = [
-        TableRow(Shape(*size), layout, ((config[layout], 1.0),), 1000.0)
+        TableRow(Shape(*size), layout, ((names.parse(config[layout]), 1.0),), 1000.0)
         for size in SIZES
         for layout in config
     ]
@@ -220,7 +220,7 @@ def test_unfit_strides_are_said_once(install: Install) -> None:
 
 
 def test_no_table_or_nothing_near_is_torchs(install: Install, library: Path) -> None:
-    far = TableRow(Shape(4096, 48, 64), "nn", (("lean_nn_m1n2s1/w1x1x1/c1", 1.0),), 1000.0)
+    far = TableRow(Shape(4096, 48, 64), "nn", ((names.parse("small_nn_m1n2s1/w1x1x1/c1"), 1.0),), 1000.0)
     install(table=TunedTable({}, [far]))
     before = launches(library)
     a, b, bias = half(32, 64), half(64, 48), half(48)
@@ -563,10 +563,9 @@ def test_choices_from_the_shipped_table() -> None:
     for m in (48, 128, 2048, 9000):
         for n, k in ((4096, 4096), (1024, 8192), (64, 64)):
             for layout in ("nn", "tn"):
-                name, why = epilogue_selector.choose(chooser, Shape(m, n, k), layout, "fp16", extra=extra)
+                config, why = epilogue_selector.choose(chooser, Shape(m, n, k), layout, "fp16", extra=extra)
                 assert "not measured" in why
-                if name is not None:
-                    config = registry.parse(name)
+                if config is not None:
                     assert config.instance.epilogue and config.why_illegal(Shape(m, n, k)) is None
                     ours += 1
     assert ours >= 12
@@ -582,10 +581,10 @@ def test_choices_from_the_shipped_table() -> None:
     row = next(
         r
         for r in chooser.table.rows.values()
-        if r.ours and r.ours[0][0].startswith("cs_tn_64x64_s6q1/") and not registry.parse(r.ours[0][0]).band
+        if r.ours and r.ours[0][0].instance.name == "cs_tn_64x64_s6q1" and not r.ours[0][0].band  # type: ignore[union-attr]
     )
-    name, _ = epilogue_selector.choose(chooser, row.shape, "tn", "fp16", extra=extra)
-    assert name is not None and name.replace("_s6q1e", "_s6q1") == row.ours[0][0]
+    config, _ = epilogue_selector.choose(chooser, row.shape, "tn", "fp16", extra=extra)
+    assert config is not None and config.name.replace("_s6q1e", "_s6q1") == row.ours[0][0].name
     assert epilogue_selector.choose(chooser, Shape(61, 67, 71), "tn", "bf16")[0] is None
 
 
@@ -597,10 +596,10 @@ def test_strides_of_batches() -> None:
 
 
 def test_a_batch_counts_its_tiles() -> None:
-    config = next(c for c in registry.epilogue_configurations() if c.layout == "tn" and not c.swapped)
+    config = next(c for c in registry.epilogue_configurations() if c.layout == "tn" and not c.swap_ab)
     rows = config.tile[0]
     assert epilogue_selector.flat(config, Shape(rows + 1, 64, 64), Batch(3, 8, 8, 8)) == Shape(
         6 * rows, 64, 64
     )
-    swapped = next(c for c in registry.epilogue_configurations() if c.swapped)
+    swapped = next(c for c in registry.epilogue_configurations() if c.swap_ab)
     assert epilogue_selector.flat(swapped, Shape(8, 64, 64), Batch(3, 8, 8, 8)).n == 192

@@ -32,7 +32,7 @@ def test_no_function_is_the_hosts() -> None:
 def test_nvrtc_takes_a_kernel_of_each_family() -> None:
     kinds = {}
     for instance in registry.INSTANCES:
-        kinds.setdefault((type(instance), bool(getattr(instance, "blocks", 0))), instance)
+        kinds.setdefault((type(instance), bool(getattr(instance, "k_blocks", 0))), instance)
     assert len(kinds) >= 6
     options = [f"--gpu-architecture={ARCH}", "--std=c++17"]
     for instance in kinds.values():

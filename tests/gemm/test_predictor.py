@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm.configs import registry
+from sassafras.gemm.configs import names, registry
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset, predictor
 from sassafras.gemm.select.predictor import Model, Trees
@@ -84,7 +84,7 @@ def test_the_mean_of_several_sets_is_one() -> None:
     [((64, 64, 64), (8, 8, 8)), ((3, 20, 48), (8, 4, 4)), ((8, 16, 1191), (1, 8, 1)), ((8, 6, 4), (4, 2, 2))],
 )
 def test_how_rows_are_aligned_is_a_feature(shape: tuple[int, int, int], aligned: tuple[int, ...]) -> None:
-    config = registry.parse("lean_nn_m1n2s1/w1x1x1/c1")
+    config = names.parse("small_nn_m1n2s1/w1x1x1/c1")
     found = predictor.features([config], Shape(*shape))[0]
     assert tuple(found[8:11]) == aligned
     assert predictor.families_in(found[None]) == ["small"]
@@ -110,8 +110,8 @@ def test_a_model_survives_its_file_and_damage_is_noticed(tmp_path: Path) -> None
             Model.load(tmp_path / "bad.npz")
     whole, header = (tmp_path / "a.npz").read_bytes(), dict(model.header)
     flipped = bytearray(whole)
-    flipped[len(whole) // 3] ^= 16
-    known = [[[1, 2]], "x", [[0, 0, 0, "tn", ["a"]]], [[64, 64, 64, "tn", 5]]]
+    flipped[len(whole) // 2] ^= 16
+    known = [[[1, 2]], "x", [[0, 0, 0, "tn", [0]]], [[64, 64, 64, "tn", 5]], [[64, 64, 64, "tn", [1 << 20]]]]
     for text in (b"", whole[: len(whole) // 2], b"x" * 500, bytes(flipped), *known):
         if isinstance(text, bytes):
             (tmp_path / "bad.npz").write_bytes(text)
@@ -131,7 +131,7 @@ def test_modes_are_ranked_by_trees_of_their_own() -> None:
     plain = Model(constant(0.25), constant(-0.1), {}).speedups([*config.in_modes(), config], shape)
     assert plain == [(pytest.approx(np.exp(0.25)), config)]
     (gain, chosen), *rest = Model(constant(0.25), constant(0.1), {}).speedups([config], shape)
-    assert gain == pytest.approx(np.exp(0.35)) and chosen.mode.overlap and not rest
+    assert gain == pytest.approx(np.exp(0.35)) and chosen.mode.pdl and not rest
     assert Model(constant(0.0), constant(0.0), {}).speedups([], shape) == []
 
 
@@ -149,8 +149,8 @@ def test_the_shipped_model_chooses_for_new_shapes() -> None:
             assert choice == Selector(table, model=model).choose(shape, layout, legal)
             if choice.member == "ours":
                 ours += 1
-                config = registry.parse(choice.config or "")
-                assert legal(config) and config.dominated(shape) is None
+                config = choice.config
+                assert config is not None and legal(config) and config.dominated(shape) is None
                 assert choice.speedup >= SelectorSettings().model_margin
                 assert "learnt" in choice.why
     assert ours > len(shapes) // 2
@@ -163,7 +163,9 @@ def test_the_shipped_model_chooses_for_new_shapes() -> None:
 def test_what_no_sweep_times_is_not_chosen_for_new_shapes() -> None:
     """Clusters of which half would idle (chosen for shapes off the grid once, at 1.7 times torch's time), and
     CTAs alone on a multiprocessor where not all fit at once."""
-    idle, fits = "ws_nn_192x128_pp2s4b3c1x2/g4/k1", "ws_nn_128x128_pp2s6b2c1x1/g4/k1"
+    idle, fits = map(
+        names.parse, (f"persistent_nn_{x}/g4" for x in ("192x128_pp2s4b3c1x2", "128x128_pp2s6b2c1x1"))
+    )
     near, shape = Shape(1024, 256, 4416), Shape(1024, 128, 4416)
     row = TableRow(near, "nn", ((idle, 1.0), (fits, 1.1)), 5.0)
     praising = Model(constant(1.0), constant(-1.0), {})
@@ -173,16 +175,16 @@ def test_what_no_sweep_times_is_not_chosen_for_new_shapes() -> None:
         assert choice.config == fits, choice
         only = Selector(TunedTable({}, [replace(row, ours=row.ours[:1])]), settings, model=model)
         assert only.choose(shape, "nn", lambda c: True).member == "torch"
-    odd = registry.parse("staged_tn_64x64_w2x2s4a1/c1")
+    odd = names.parse("fallback_tn_64x64_w2x2s4a1/c1")
     liked = Model(constant(1.0), constant(0.5), {})
     for shape, solo in ((Shape(264, 1824, 37), False), (Shape(264, 1600, 37), True)):
         (_, chosen), *_ = liked.speedups([odd], shape)
-        assert chosen.mode.overlap
-        assert any(config.mode.solo for config in predictor.modes_that_may_pay(odd, shape)) == solo
+        assert chosen.mode.pdl
+        assert any(config.mode.one_cta_per_sm for config in predictor.modes_that_may_pay(odd, shape)) == solo
 
 
 def test_what_is_promised_has_to_reach_the_margin() -> None:
-    name = "lean_tn_m1n1s2/w1x2x1/c1"
+    name = names.parse("small_tn_m1n1s2/w1x2x1/c1")
     table = TunedTable({}, [TableRow(Shape(64, 64, 64), "tn", ((name, 1.0),), 2.0)])
     for promised, member in ((1.07, "torch"), (1.09, "ours")):
         chooser = Selector(table, model=Model(constant(np.log(promised)), constant(-1.0), {}))
@@ -191,7 +193,7 @@ def test_what_is_promised_has_to_reach_the_margin() -> None:
 
 
 def test_a_tuned_shape_is_served_by_its_row_whatever_was_learnt() -> None:
-    shape, name = Shape(64, 64, 64), "lean_tn_m1n1s2/w1x2x1/c1"
+    shape, name = Shape(64, 64, 64), names.parse("small_tn_m1n1s2/w1x2x1/c1")
     table = TunedTable({}, [TableRow(shape, "tn", ((name, 1.0),), 2.0)])
     lying = Model(constant(-9.0), constant(-9.0), {})
     assert Selector(table, model=lying).choose(shape, "tn", lambda c: True).config == name
@@ -207,7 +209,7 @@ def test_training_on_a_part_of_the_dataset_and_folds(monkeypatch: pytest.MonkeyP
     import choosers
 
     whole = dataset.shipped()
-    part = dataset.Dataset(whole.header, [whole[shape] for shape in sorted(whole.entries)[::10]])
+    part = dataset.Dataset(whole.header, [whole[shape] for shape in sorted(whole.entries)[::50]])
     monkeypatch.setattr(choosers, "MARGINS", (1.08,))
     monkeypatch.setattr(choosers, "FOLDS", 2)
     monkeypatch.setattr(choosers, "MEMBERS", 2)
@@ -215,13 +217,15 @@ def test_training_on_a_part_of_the_dataset_and_folds(monkeypatch: pytest.MonkeyP
     for name in ("PLAIN", "MODES"):
         monkeypatch.setattr(choosers, name, few)
     # on the grid and off it, by folds, whose models are kept
-    few_others = dataset.Dataset({}, list(dataset.Dataset.load(choosers.UNSEEN[0]))[:9])
-    tenth = dataset.Dataset(part.header, [part[shape] for shape in sorted(part.entries)[::10]])
-    by_fold, grid, off = choosers.in_folds(tenth, few_others, tmp_path)
+    few_others = dataset.Dataset({}, [whole[shape] for shape in sorted(whole.entries)[25::50][:9]])
+    half = dataset.Dataset(part.header, [part[shape] for shape in sorted(part.entries)[::2]])
+    by_fold, grid, off = choosers.in_folds(half, few_others, tmp_path)
     assert len(by_fold) == 2 * choosers.FOLDS * len(grid) and grid["torch"]["problems"] == 20
     assert off["torch"]["problems"] == 18 and (tmp_path / "fold1.npz").is_file()
-    assert choosers.in_folds(tenth, few_others, tmp_path)[1:] == (grid, off)
+    assert choosers.in_folds(half, few_others, tmp_path)[1:] == (grid, off)
     part.save(tmp_path / "part.jsonl.gz")
+    few_others.save(tmp_path / "others.jsonl.gz")
+    monkeypatch.setattr(choosers, "OFF_GRID", (tmp_path / "others.jsonl.gz",))
     words = ["choosers.py", "--train", "--dataset", str(tmp_path / "part.jsonl.gz")]
     monkeypatch.setattr(sys, "argv", [*words, "--model", str(tmp_path / "m.npz")])
     choosers.main()
@@ -232,16 +236,20 @@ def test_training_on_a_part_of_the_dataset_and_folds(monkeypatch: pytest.MonkeyP
 def test_clusters_that_do_not_fit_at_once_take_another_round() -> None:
     """Observed: 12.0 us where 17 of 18 clusters of six find room; 6.4 us of a kernel without clusters."""
     shape = Shape(7, 1152, 13120)
-    names = ("cs_nn_swapped_64x16_s16q1/c6", "cs_nn_swapped_64x16_s16q1/c5", "cs_nn_64x64_s12q1p/c1p7")
-    six, five, persistent = predictor.features([registry.parse(name) for name in names], shape)[:, -2:]
+    asked = (
+        "split_k_nn_swapped_64x16_s16q1/c6",
+        "split_k_nn_swapped_64x16_s16q1/c5",
+        "split_k_two_pass_nn_64x64_s12q1/p7",
+    )
+    six, five, persistent = predictor.features(list(map(names.parse, asked)), shape)[:, -2:]
     assert six == pytest.approx([108 / 102, 2 * 102 / 108]) and five == pytest.approx([90 / 110, 110 / 90])
     assert not persistent.any(), "it brings as many CTAs as there is room for"
 
 
 def test_a_band_is_launched_whole() -> None:
     """Observed, ten stages: three rows of tiles in bands of four 4.9 us, of three 2.8, in none 3.2."""
-    names = ("cs_tn_64x64_s6q1/c1g4", "cs_tn_64x64_s6q1/c1g3", "cs_tn_64x64_s6q1/c1")
-    found = predictor.features([registry.parse(name) for name in names], Shape(149, 2432, 512))[:, -2]
+    asked = ("split_k_tn_64x64_s6q1/c1g4", "split_k_tn_64x64_s6q1/c1g3", "split_k_tn_64x64_s6q1/c1")
+    found = predictor.features(list(map(names.parse, asked)), Shape(149, 2432, 512))[:, -2]
     assert found == pytest.approx([4 * 38 / 264, 3 * 38 / 264, 3 * 38 / 264])
 
 

@@ -18,12 +18,15 @@ from sassafras.gemm.bench.dry_run import DryContestants
 from sassafras.gemm.bench.options import Options, retuning
 from sassafras.gemm.bench.tune import choose, lt_candidates
 from sassafras.gemm.configs.base import PLAIN
+from sassafras.gemm.configs.fields import from_fields
+from sassafras.gemm.configs.names import parse
+from sassafras.gemm.configs.registry import Config
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.dataset import EARLIER, Dataset, DatasetEntry, merge, shipped
 from sassafras.gemm.select.table import TunedTable
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = r"^cs_.*/c([3-8]|1p\d)"
+PARTS = r"^split_k_.*/(c[3-8]|p\d)"
 LONG = Shape(512, 256, 16384)
 
 
@@ -39,7 +42,7 @@ def test_candidates_are_what_changed_and_what_is_recorded() -> None:
             c for c in candidates.changed(LONG, layout, PARTS, 16, "_64x128_") if "_64x128_" in c.name
         ]
         known = candidates.recorded(LONG, layout, 4)
-        assert [c.name for c in known] == [name for name, _ in shipped()[LONG].ranked(layout)[:4]]
+        assert known == [config for config, _ in shipped()[LONG].ranked(layout)[:4]]
         assert known[0].name not in {
             c.name for c in candidates.recorded(LONG, layout, 4, re.escape(known[0].name))
         }
@@ -49,7 +52,7 @@ def test_candidates_are_what_changed_and_what_is_recorded() -> None:
 
 def test_what_is_no_expression_or_finds_nothing_is_refused() -> None:
     with pytest.raises(SassafrasError, match="not a regular expression"):
-        retuning(Options(), "cs_(")
+        retuning(Options(), "split_k_(")
     with pytest.raises(SassafrasError, match="no configuration has such a name"):
         retuning(Options(), "^nobody$")
 
@@ -57,16 +60,17 @@ def test_what_is_no_expression_or_finds_nothing_is_refused() -> None:
 def test_only_they_are_timed() -> None:
     options = retuning(Options(), PARTS, recorded=3, configs=20)
     record = choose(DryContestants(), LONG, options)
-    known = {c.name for layout in ("nn", "tn") for c in candidates.recorded(LONG, layout, 3)}
-    stems = {name.split("+")[0] for name in known}
-    assert known <= set(record["rungs"]), "in the modes that are recorded, too"
-    assert all(re.search(PARTS, name) or name.split("+")[0] in stems for name in record["rungs"])
-    assert len(record["rungs"]) > 40 and record["rungs"][record["ours"]][1] == 2
+    known = {c for layout in ("nn", "tn") for c in candidates.recorded(LONG, layout, 3)}
+    stems = {config.stem for config in known}
+    rungs = {from_fields(given): (us, rung) for given, us, rung in record["rungs"]}
+    assert known <= set(rungs), "in the modes that are recorded, too"
+    assert all(re.search(PARTS, config.name) or config.stem in stems for config in rungs)
+    assert len(rungs) > 40 and rungs[from_fields(record["ours"])][1] == 2
     assert record["best"].keys() == {"nn", "tn"} and not record["wrong"]
     assert any(c.mode != PLAIN for c in candidates.recorded(Shape(256, 256, 16384), "nn", 3))
     # where nothing changed: the recorded ones alone, without the rung that would send nobody home
     plain = choose(DryContestants(), Shape(64, 64, 64), options)
-    assert plain["ours"] and {rung for _, rung in plain["rungs"].values()} <= {1, 2}
+    assert plain["ours"] and {rung for _, _, rung in plain["rungs"]} <= {1, 2}
 
 
 def test_few_of_cublaslt_run_where_its_best_is_known() -> None:
@@ -92,7 +96,7 @@ def test_few_of_cublaslt_run_where_its_best_is_known() -> None:
     assert len(lt_candidates(stage(version), problem, Options())) == 40, "an ordinary sweep"
 
 
-def _dataset(**shapes: dict[str, tuple[float, int]]) -> Dataset:
+def _dataset(**shapes: dict[Config, tuple[float, int]]) -> Dataset:
     entries = [
         DatasetEntry(Shape.parse(text[1:]), ours, {"torch": {"tn": 9.0}, "lt_autotune": {"tn": 4.0}})
         for text, ours in shapes.items()
@@ -101,11 +105,11 @@ def _dataset(**shapes: dict[str, tuple[float, int]]) -> Dataset:
 
 
 def test_merged_winners_are_of_the_new_run_alone() -> None:
-    whole, split, other = "cs_tn_64x64_s6q1/c1", "cs_tn_64x64_s6q1/c4", "cs_tn_64x64_s6q1/c2"
+    whole, split, other, most = (parse(f"split_k_tn_64x64_s6q1/c{n}") for n in (1, 4, 2, 8))
     old = _dataset(
         _64x64x4096={whole: (1.0, 2), split: (0.5, 2), other: (3.0, 1)}, _64x64x64={whole: (1.0, 2)}
     )
-    new = _dataset(_64x64x4096={split: (2.0, 2), "cs_tn_64x64_s6q1/c8": (1.5, 2)})
+    new = _dataset(_64x64x4096={split: (2.0, 2), most: (1.5, 2)})
     new.header["kernels"] = "new"
     merged = merge(old, new, PARTS)
     entry = merged[Shape(64, 64, 4096)]
@@ -113,7 +117,7 @@ def test_merged_winners_are_of_the_new_run_alone() -> None:
     assert entry.ours[other] == (3.0, 1 - EARLIER)
     assert merged[Shape(64, 64, 64)] == old[Shape(64, 64, 64)], "what was not re-tuned stays"
     rows = TunedTable.from_dataset(merged).rows
-    assert [name for name, _ in rows[Shape(64, 64, 4096), "tn"].ours] == ["cs_tn_64x64_s6q1/c8"]
+    assert [config for config, _ in rows[Shape(64, 64, 4096), "tn"].ours] == [most]
     assert rows[Shape(64, 64, 64), "tn"].ours[0][0] == whole
     assert merged.header["earlier"]["kernels"] == "old" and merged.header["kernels"] == "new"
     # other kernels' times of what changed are gone; twice merged is as good as once
@@ -127,16 +131,20 @@ def test_merged_winners_are_of_the_new_run_alone() -> None:
             merge(old, foreign, PARTS)
 
 
-def test_what_is_written_is_the_whole_dataset(tmp_path: Path) -> None:
-    new = _dataset(_512x256x16384={"cs_tn_64x80_s9q1/c8": (9.0, 2)})
+def test_what_is_written_is_the_whole_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = shipped()
+    few = Dataset(whole.header, [whole[shape] for shape in (*sorted(whole.entries)[::50], LONG)])
+    monkeypatch.setattr(runs, "shipped", lambda gpu, part: few)
+    fast = parse("split_k_tn_64x80_s9q1/c8")
+    new = _dataset(_512x256x16384={fast: (9.0, 2)})
     paths = runs.save_sweep(new, tmp_path, changed=PARTS)
     assert [path.name for path in paths] == [
         "nvidia-h200.jsonl.gz", "nvidia-h200.retuned.jsonl.gz", "nvidia-h200.table.json",
     ]  # fmt: skip
     merged = Dataset.load(paths[0])
-    assert len(merged) == len(shipped()) and len(Dataset.load(paths[1])) == 1
-    assert merged[LONG].ranked()[0][0] == "cs_tn_64x80_s9q1/c8"
-    assert TunedTable.load(paths[2]).rows[LONG, "tn"].ours == (("cs_tn_64x80_s9q1/c8", 9.0),)
+    assert len(merged) == len(few) > 20 and len(Dataset.load(paths[1])) == 1
+    assert merged[LONG].ranked()[0][0] == fast
+    assert TunedTable.load(paths[2]).rows[LONG, "tn"].ours == ((fast, 9.0),)
 
 
 def test_scripts(tmp_path: Path) -> None:
@@ -151,7 +159,7 @@ def test_scripts(tmp_path: Path) -> None:
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
     # (the journal holds the shapes of the sweep before as well)
-    assert "\n1 of 1 shapes, " in done.stdout and "\n1 of 1 shapes, 1 and " not in done.stdout
+    assert done.stdout.startswith("1 of 1 shapes, ") and "shapes, 1 and " not in done.stdout
     assert Dataset.load(tmp_path / "sweep-dry.jsonl.gz").modelled
 
 

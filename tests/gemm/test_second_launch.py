@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sassafras.core import DisassemblyError, SassafrasError, ToolMissing
+from sassafras.core import DisassemblyError, ToolMissing
 from sassafras.gemm.build.cubins import KERNELS, cubin
 from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.split_k import SplitKInstance
@@ -37,11 +37,11 @@ _L = PartialsInstance
 FIRST = (
     _L("nn", 64, 64, 3),
     _L("tn", 128, 128, 2),
-    _L("tn", 64, 32, 2, swapped=True, blocks=2),
+    _L("tn", 64, 32, 2, swap_ab=True, k_blocks=2),
     _L("tn", 64, 80, 3, dtype="bf16"),
 )
 SECOND = (
-    ReductionInstance(2), ReductionInstance(5), ReductionInstance(9), ReductionInstance(2, swapped=True),
+    ReductionInstance(2), ReductionInstance(5), ReductionInstance(9), ReductionInstance(2, swap_ab=True),
     ReductionInstance(3, dtype="bf16"),
 )  # fmt: skip
 
@@ -106,7 +106,7 @@ def run(
     for named, plan in ((pair.instance.parameters, first), (pair.adding.parameters, second)):
         numbers = [plan.scalars[name] for name, kind in named if kind == "i32"]
         words += [len(numbers), *numbers]
-    place = {"a": 1, "b": 0} if pair.swapped else {"a": 0, "b": 1}
+    place = {"a": 1, "b": 0} if pair.swap_ab else {"a": 0, "b": 1}
     for name in ("map_a", "map_b"):
         tensor = first.tensor_maps[name]
         words += [place[tensor.operand], *tensor.dims, *tensor.strides, *tensor.box, tensor.swizzle]
@@ -126,7 +126,7 @@ def run(
 
 
 def pair_of(number: int, parts: int) -> TwoPassSplitKConfig:
-    return TwoPassSplitKConfig(FIRST[number], parts=parts, mode=Mode(late=number % 2 == 0))
+    return TwoPassSplitKConfig(FIRST[number], split_k=parts, mode=Mode(trigger_late=number % 2 == 0))
 
 
 @pytest.mark.parametrize(
@@ -177,12 +177,12 @@ def program(instance: Any, folder: Path) -> tuple[Program, list[str]]:
 def test_sass_of_the_first(instance: PartialsInstance, tmp_path: Path) -> None:
     _, opcodes = program(instance, tmp_path)
     products = [op for op in opcodes if "MMA" in op]
-    assert products == [f"HGMMA.64x{instance.columns}x16.F32"] * 4
+    assert products == [f"HGMMA.64x{instance.tile_n}x16.F32"] * 4
     assert len([op for op in opcodes if op.startswith("WARPGROUP.DEPBAR")]) <= 3
     assert not [op for op in opcodes if op.startswith(("LDL", "STL", "ATOM", "RED", "LDG", "F2F"))]
     # nothing but the sums is stored: 16 bytes for each four of a thread
     stores = [op for op in opcodes if op.startswith("STG")]
-    assert stores == ["STG.E.128.STRONG.GPU"] * (instance.columns // 8)
+    assert stores == ["STG.E.128.STRONG.GPU"] * (instance.tile_n // 8)
     loads = [number for number, op in enumerate(opcodes) if op.startswith("UTMALDG")]
     assert opcodes.index("ACQBULK") < loads[0]
     assert "PREEXIT" in opcodes[opcodes.index("ACQBULK") : loads[0]]
@@ -206,14 +206,12 @@ def test_sass_of_the_second(instance: ReductionInstance, tmp_path: Path) -> None
 def test_what_cannot_be_a_pair_is_said() -> None:
     shape, tile = Shape(512, 512, 2048), ("tn", 64, 128, 7)
     leaving = PartialsInstance(*tile)
-    with pytest.raises(SassafrasError, match="no split-K instance"):
-        SplitKInstance.parse(leaving.name)  # nothing else knows of them
-    assert "without a lead" in (PartialsInstance("tn", 128, 128, 5, lead=2).why_illegal() or "")
+    assert "without a stagger" in (PartialsInstance("tn", 128, 128, 5, stagger=2).why_illegal() or "")
     pairs = {
-        "an instance that leaves": TwoPassSplitKConfig(SplitKInstance(*tile), parts=4),  # type: ignore[arg-type]
-        "one slice and several parts": TwoPassSplitKConfig(leaving, parts=1),
-        "no 8 to 16 of them": TwoPassSplitKConfig(leaving, parts=17),
-        "some would be empty": TwoPassSplitKConfig(leaving, parts=30),
+        "an instance that leaves": TwoPassSplitKConfig(SplitKInstance(*tile), split_k=4),  # type: ignore[arg-type]
+        "one slice and several parts": TwoPassSplitKConfig(leaving, split_k=1),
+        "no 8 to 16 of them": TwoPassSplitKConfig(leaving, split_k=17),
+        "some would be empty": TwoPassSplitKConfig(leaving, split_k=30),
     }
     for why, pair in pairs.items():
         assert why in (pair.why_illegal(shape) or ""), why

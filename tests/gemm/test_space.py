@@ -11,13 +11,13 @@ import pytest
 from sassafras.core import SassafrasError, Space
 from sassafras.gemm import Config, GemmSpace, Shape, SmallConfig, SmallInstance, cuda_l2_grid
 from sassafras.gemm.bench.grids import choose_shapes
-from sassafras.gemm.configs import registry, tma_wgmma
+from sassafras.gemm.configs import names, registry, tma_wgmma
+from sassafras.gemm.configs.fields import to_fields
 from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance, band_dividers
 from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
 from sassafras.gemm.configs.unaligned import UnalignedConfig
 from sassafras.gemm.problem.launch import Launch
 from sassafras.gemm.problem.shape import BANDS, in_bands, stratified
-from sassafras.gemm.select.cost_model import estimate_us
 
 
 def test_the_grid_and_its_bands() -> None:
@@ -52,7 +52,7 @@ def test_every_grid_shape_has_a_configuration_of_either_layout() -> None:
 def test_names_go_there_and_back() -> None:
     configs = list(registry.configurations())
     assert len({c.name for c in configs}) == len(configs)
-    assert all(registry.parse(c.name) == c for c in configs[::17])
+    assert all(names.parse(c.name) == c for c in configs[::17])
     for bad in (
         "",
         "lean_tn_m1n2s2",
@@ -64,8 +64,9 @@ def test_names_go_there_and_back() -> None:
         "ws_tn_64x128_pp2s8b2c1x1/v-8/k1",
         "ws_tn_64x128_pp2s8b2c1x1/x8/k1",
         "ws_tn_64x128_pp2s8b2c1x1/h/k1",
-        "ws_tn_64x128_pp2s8b2c1x1/g8/k2",
-        "ws_tn_64x128_pp2s8b2c1x1/g8/sk",
+        "ws_tn_64x128_pp2s8b2c1x1/gv8",
+        "persistent_tn_64x128_pp2s8b2c1x1/g8/k2",
+        "persistent_tn_64x128_pp2s8b2c1x1/g8/sk",
         "cs_tn_64x64_s6q1/c1p2",
         "ws_tn_64x128_pp2s8b2c1x1//k1",
         "cs_x/c1",
@@ -75,60 +76,60 @@ def test_names_go_there_and_back() -> None:
         "cs_tn_64x128_s8q1p/c1p2+os2",
     ):
         with pytest.raises(SassafrasError):
-            registry.parse(bad)
+            names.parse(bad)
 
 
 @pytest.mark.parametrize(
     ("config", "shape", "reason"),
     [
-        ("lean_tn_m1n2s2/w1x1x1/c1", "64x64x100", "not a multiple of 8"),
-        ("lean_tn_m1n2s2/w1x1x1/c1", "64x60x64", "n 60 is not a multiple of 8"),
-        ("lean_tn_m1n1s4/w4x2x4/c1", "512x512x512", "1024 threads"),
-        ("lean_tn_m1n2s2/w1x1x8/c2", "64x64x256", "would be empty"),
-        ("lean_tn_m1n2s2/w3x1x1/c1", "64x64x64", "not a power of two"),
-        ("lean_tn_m1n1s2/w1x1x1/c16", "64x64x4096", "cluster at most 8"),
-        ("lean_tn_m1n1s2/w1x1x1/c1", "2000000x64x64", "tiles"),
-        ("staged_nn_32x64_w2x2s4/c4", "64x64x128", "would be empty"),
-        ("staged_nn_32x64_w2x2s4/c1", "64x60x128", "n 60"),
-        ("staged_nn_32x64_w2x2s4/c9", "64x64x4096", "cluster 9"),
-        ("cs_tn_64x64_s10q1/c9", "64x64x4096", "cluster 9"),
-        ("staged_nn_64x64_w2x2s4a2/c1", "64x61x128", "n 61 is not a multiple of 2"),
-        ("any_tn_64x64_s6/c4", "64x61x321", "would be empty"),
-        ("any_tn_64x64_s6/c1", "64x61x268435457", "32-bit coordinates"),
-        ("staged_tn_64x64_w2x2s4a1/c1", "64x64x2147483648", "32 bits"),
-        ("lean_tn_m1n1s2/w1x1x1/c1", "64x64x2147483648", "32 bits"),
-        ("cs_tn_64x64_s6q1/c4", "64x64x320", "would be empty"),
-        ("cs_nn_64x64_s6q1/c1", "64x60x320", "a row of B has 60 elements"),
-        ("ws_tn_64x128_pp2s8b2c1x1/g8/k1", "64x64x100", "a row of A has 100 elements"),
-        ("cs_tn_64x128_s8q1p/c1p4", "64x64x320", "would be empty"),
-        ("cs_tn_64x128_s8q1p/c1p17", "64x64x4096", "no 8 to 16 of them"),
-        ("cs_nn_64x128_s8q1p/c1p4", "64x60x4096", "a row of B has 60 elements"),
+        ("small_tn_m1n2s2/w1x1x1/c1", "64x64x100", "not a multiple of 8"),
+        ("small_tn_m1n2s2/w1x1x1/c1", "64x60x64", "n 60 is not a multiple of 8"),
+        ("small_tn_m1n1s4/w4x2x4/c1", "512x512x512", "1024 threads"),
+        ("small_tn_m1n2s2/w1x1x8/c2", "64x64x256", "would be empty"),
+        ("small_tn_m1n2s2/w3x1x1/c1", "64x64x64", "not a power of two"),
+        ("small_tn_m1n1s2/w1x1x1/c16", "64x64x4096", "at most 8 CTAs"),
+        ("small_tn_m1n1s2/w1x1x1/c1", "2000000x64x64", "tiles"),
+        ("fallback_nn_32x64_w2x2s4/c4", "64x64x128", "would be empty"),
+        ("fallback_nn_32x64_w2x2s4/c1", "64x60x128", "n 60"),
+        ("fallback_nn_32x64_w2x2s4/c9", "64x64x4096", "cluster 9"),
+        ("split_k_tn_64x64_s10q1/c9", "64x64x4096", "cluster 9"),
+        ("fallback_nn_64x64_w2x2s4a2/c1", "64x61x128", "n 61 is not a multiple of 2"),
+        ("unaligned_tn_64x64_s6/c4", "64x61x321", "would be empty"),
+        ("unaligned_tn_64x64_s6/c1", "64x61x268435457", "32-bit coordinates"),
+        ("fallback_tn_64x64_w2x2s4a1/c1", "64x64x2147483648", "32 bits"),
+        ("small_tn_m1n1s2/w1x1x1/c1", "64x64x2147483648", "32 bits"),
+        ("split_k_tn_64x64_s6q1/c4", "64x64x320", "would be empty"),
+        ("split_k_nn_64x64_s6q1/c1", "64x60x320", "a row of B has 60 elements"),
+        ("persistent_tn_64x128_pp2s8b2c1x1/g8", "64x64x100", "a row of A has 100 elements"),
+        ("split_k_two_pass_tn_64x128_s8q1/p4", "64x64x320", "would be empty"),
+        ("split_k_two_pass_tn_64x128_s8q1/p17", "64x64x4096", "no 8 to 16 of them"),
+        ("split_k_two_pass_nn_64x128_s8q1/p4", "64x60x4096", "a row of B has 60 elements"),
     ],
 )
 def test_what_cannot_run_says_why(config: str, shape: str, reason: str) -> None:
-    why = registry.parse(config).why_illegal(Shape.parse(shape))
+    why = names.parse(config).why_illegal(Shape.parse(shape))
     assert why is not None and reason in why
     with pytest.raises(SassafrasError):
-        registry.parse(config).launch(Shape.parse(shape))
+        names.parse(config).launch(Shape.parse(shape))
 
 
 def test_orders_of_tiles_have_names_and_reasons() -> None:
-    name = "ws_tn_128x160_pp2s5b2c2x1"
+    name = "persistent_tn_128x160_pp2s5b2c2x1"
     large = Shape(8192, 8192, 1024)
     groups = {}
     for order in ("g8", "v8"):
-        config = registry.parse(f"{name}/{order}/k1")
-        assert config.name == f"{name}/{order}/k1" and config.why_illegal(large) is None is config.dominated(
+        config = names.parse(f"{name}/{order}")
+        assert config.name == f"{name}/{order}" and config.why_illegal(large) is None is config.dominated(
             large
         )
         groups[order] = config.launch(large).scalars["group"]
     assert groups == {"g8": 8, "v8": -8}
-    assert "at work at once" in (registry.parse(f"{name}/v2/k1").dominated(Shape(1024, 1024, 1024)) or "")
-    assert "bands of rows" in (registry.parse(f"{name}/v8/k1").dominated(Shape(512, 16384, 1024)) or "")
-    assert "columns of tiles" in (registry.parse(f"{name}/v8/k1").dominated(Shape(16384, 480, 1024)) or "")
-    assert "32767" in (registry.parse(f"{name}/g32768/k1").why_illegal(large) or "")
+    assert "at work at once" in (names.parse(f"{name}/v2").dominated(Shape(1024, 1024, 1024)) or "")
+    assert "bands of rows" in (names.parse(f"{name}/v8").dominated(Shape(512, 16384, 1024)) or "")
+    assert "columns of tiles" in (names.parse(f"{name}/v8").dominated(Shape(16384, 480, 1024)) or "")
+    assert "32767" in (names.parse(f"{name}/g32768").why_illegal(large) or "")
     # operands are shared best where tiles at work at once form a square
-    times = {order: estimate_us(registry.parse(f"{name}/{order}/k1"), large) for order in ("g1", "g8", "v8")}
+    times = {order: names.parse(f"{name}/{order}").estimate_us(large) for order in ("g1", "g8", "v8")}
     assert max(times, key=lambda order: times[order]) == "g1"
 
 
@@ -144,10 +145,10 @@ def test_a_launch_covers_everything_once() -> None:
         kinds[type(config).__name__] += 1
         launch = config.launch(shape)
         rows, columns = config.tile
-        seen = Shape(shape.n, shape.m, shape.k) if config.swapped else shape
+        seen = Shape(shape.n, shape.m, shape.k) if config.swap_ab else shape
         assert launch.shared_bytes <= 227 * 1024 and launch.threads <= 1024
         assert all(extent % size == 0 for extent, size in zip(launch.grid, launch.cluster, strict=True))
-        assert estimate_us(config, shape) > 0
+        assert config.estimate_us(shape) > 0
         if isinstance(config, PersistentConfig):
             _covers(config, launch, seen)
             continue
@@ -165,12 +166,12 @@ def test_a_launch_covers_everything_once() -> None:
             assert 0 <= launch.grid[2] * config.band - down < config.band
         assert (down - cluster[2]) * rows < seen.m <= down * rows
         assert (across - cluster[1]) * columns < seen.n <= across * columns
-        k_tile = 64 * getattr(config.instance, "blocks", 1)
+        k_tile = 64 * getattr(config.instance, "k_blocks", 1)
         each = (
             launch.scalars.get("steps_per_slice", 0) * 32 + launch.scalars.get("tiles_per_slice", 0) * k_tile
         )
-        parts = getattr(config, "parts", 1)
-        assert each * config.slices * parts >= shape.k
+        parts = getattr(config, "split_k", 1)
+        assert each * config.ranges >= shape.k
         assert math.prod(launch.cluster) == config.cluster
         if isinstance(config, SplitKConfig):
             whole = parts * down * across * rows * columns
@@ -179,7 +180,7 @@ def test_a_launch_covers_everything_once() -> None:
             assert launch.grid[0] == launch.cluster[0] * parts
         if isinstance(config, SmallConfig):
             assert launch.threads <= config.instance.max_threads
-            assert (launch.shared_bytes == 0) == (config.slices == 1)
+            assert (launch.shared_bytes == 0) == (config.ranges == 1)
     assert set(kinds) == {
         "SmallConfig", "FallbackConfig", "SplitKConfig", "PersistentConfig", "UnalignedConfig",
         "TwoPassSplitKConfig",
@@ -208,40 +209,40 @@ def strips(config: SplitKConfig, shape: Shape, together: int = 16) -> float:
 
 def test_bands_and_parts_let_neighbours_ask_for_the_same() -> None:
     wide, tall = Shape(512, 1024, 4096), Shape(1024, 512, 4096)
-    assert strips(registry.parse("cs_nn_64x64_s10q1/c1"), wide) == 17  # type: ignore[arg-type]
-    assert strips(registry.parse("cs_nn_64x64_s10q1/c1"), tall) == 10  # type: ignore[arg-type]
+    assert strips(names.parse("split_k_nn_64x64_s10q1/c1"), wide) == 17  # type: ignore[arg-type]
+    assert strips(names.parse("split_k_nn_64x64_s10q1/c1"), tall) == 10  # type: ignore[arg-type]
     for shape in (wide, tall):
-        assert strips(registry.parse("cs_nn_64x64_s10q1/c1g4"), shape) == 8  # type: ignore[arg-type]
+        assert strips(names.parse("split_k_nn_64x64_s10q1/c1g4"), shape) == 8  # type: ignore[arg-type]
     for shape in (
         Shape(128, 1024, 8192),
         Shape(1024, 128, 8192),
     ):  # 32 tiles, four parts: two rows or columns
-        assert strips(registry.parse("cs_tn_64x64_s12q1p/c1p4"), shape) == 10  # type: ignore[arg-type]
+        assert strips(names.parse("split_k_two_pass_tn_64x64_s12q1/p4"), shape) == 10  # type: ignore[arg-type]
 
 
 def test_bands_are_refused_where_they_are_of_no_use() -> None:
     shape = Shape(512, 1024, 4096)
-    for name, why in (("cs_nn_64x64_s10q1/c2g4", "bands of 4: for CTAs that multiply all of k"),):
-        assert why in (registry.parse(name).why_illegal(shape) or ""), name
+    for name, why in (("split_k_nn_64x64_s10q1/c2g4", "bands of 4: for CTAs that multiply all of k"),):
+        assert why in (names.parse(name).why_illegal(shape) or ""), name
     for name, shape_, why in (
-        ("cs_nn_64x64_s5q2/c1g8", Shape(256, 1024, 512), "bands of 8 for 4 x 16"),
-        ("cs_nn_64x64_s10q1/c1g8", Shape(512, 1024, 512), "holds one CTA"),
-        ("cs_nn_64x64_s10q1/c1g2", Shape(512, 1024, 512), "bands of 2 for 8 rows"),
+        ("split_k_nn_64x64_s5q2/c1g8", Shape(256, 1024, 512), "bands of 8 for 4 x 16"),
+        ("split_k_nn_64x64_s10q1/c1g8", Shape(512, 1024, 512), "holds one CTA"),
+        ("split_k_nn_64x64_s10q1/c1g2", Shape(512, 1024, 512), "bands of 2 for 8 rows"),
     ):
-        assert why in (registry.parse(name).dominated(shape_) or ""), name
-    few = registry.parse("cs_nn_64x64_s10q1/c1g4")
+        assert why in (names.parse(name).dominated(shape_) or ""), name
+    few = names.parse("split_k_nn_64x64_s10q1/c1g4")
     assert "order is of no matter" in (few.dominated(Shape(256, 512, 512)) or "")
     assert few.dominated(shape) is None and few.why_illegal(shape) is None and few.name.endswith("/c1g4")
-    assert registry.parse(few.name) == few
+    assert names.parse(few.name) == few
 
 
 def _covers(config: PersistentConfig, launch: Launch, seen: Shape) -> None:
     """Tiles cover the problem, and no cluster is without one."""
     i, s = config.instance, launch.scalars
-    assert (s["tiles_m"] - 1) * i.rows * i.cluster_m < seen.m <= s["tiles_m"] * i.rows * i.cluster_m
-    assert (s["tiles_n"] - 1) * i.columns * i.cluster_n < seen.n <= s["tiles_n"] * i.columns * i.cluster_n
+    assert (s["tiles_m"] - 1) * i.tile_m * i.cluster_m < seen.m <= s["tiles_m"] * i.tile_m * i.cluster_m
+    assert (s["tiles_n"] - 1) * i.tile_n * i.cluster_n < seen.n <= s["tiles_n"] * i.tile_n * i.cluster_n
     assert 64 * (s["k_tiles"] - 1) < seen.k <= 64 * s["k_tiles"]
-    assert launch.workspace_bytes == launch.counters == 0
+    assert launch.workspace_bytes == 0
     assert launch.grid[0] // i.cluster <= s["tiles_m"] * s["tiles_n"]
     assert all(m.why_illegal() is None for m in launch.tensor_maps.values())
 
@@ -256,7 +257,7 @@ def _covers(config: PersistentConfig, launch: Launch, seen: Shape) -> None:
         (PersistentInstance("tn", 64, 64, 3, True, 3), "2 for ping-pong"),
         (SplitKInstance("nn", 64, 32, 4), "no multiple of 64"),
         (SplitKInstance("tn", 192, 64, 4), "64 or 128"),
-        (SplitKInstance("tn", 64, 64, 4, blocks=3), "1 or 2"),
+        (SplitKInstance("tn", 64, 64, 4, k_blocks=3), "1 or 2"),
         (SplitKInstance("tn", 64, 64, 14), "shared memory"),
     ],
 )
@@ -271,7 +272,7 @@ def test_other_dtypes_and_layouts_have_configurations() -> None:
     for dtype in ("fp16", "bf16"):
         for layout in ("nn", "tn", "nt", "tt"):
             found = registry.legal(shape, dtype=dtype, layouts=(layout,))
-            assert found and {(c.layout, registry.dtype(c)) for c in found} == {(layout, dtype)}
+            assert found and {(c.layout, c.dtype) for c in found} == {(layout, dtype)}
     assert len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) <= 195
     for instance in (*registry.INSTANCES, *registry.OTHER_INSTANCES):
         assert registry.parse_instance(instance.name) == instance
@@ -280,24 +281,22 @@ def test_other_dtypes_and_layouts_have_configurations() -> None:
 def test_sums_of_slices_and_blocks_of_a_stage() -> None:
     """Sums of slices lie beside the stages: more shared memory, and too much of it is refused."""
     shape = Shape(512, 512, 4096)
-    plain, split = (registry.parse(f"cs_tn_64x128_s7q1/c{slices}") for slices in (1, 2))
+    plain, split = (names.parse(f"split_k_tn_64x128_s7q1/c{slices}") for slices in (1, 2))
     assert split.shared_bytes == -(-plain.shared_bytes // 128) * 128 + 64 * 128 * 4
-    assert "shared memory" in (registry.parse("cs_tn_128x256_s4q1l3/c2").why_illegal(shape) or "")
+    assert "shared memory" in (names.parse("split_k_tn_128x256_s4q1l3/c2").why_illegal(shape) or "")
     # two blocks of k a stage: half as many of them
-    one, two = (registry.parse(name).launch(shape) for name in ("cs_tn_64x32_s8q1/c1", "cs_tn_64x32_s4q2/c1"))
+    one, two = (
+        names.parse(name).launch(shape) for name in ("split_k_tn_64x32_s8q1/c1", "split_k_tn_64x32_s4q2/c1")
+    )
     assert one.scalars["k_tiles"] == 2 * two.scalars["k_tiles"] == 64 and one.shared_bytes == two.shared_bytes
     # one stage for one slice, and nothing for the other
-    assert registry.parse("cs_tn_64x32_s4q2/c2").why_illegal(Shape(64, 64, 128))
+    assert names.parse("split_k_tn_64x32_s4q2/c2").why_illegal(Shape(64, 64, 128))
 
 
 def test_transposed_tiles_where_others_leave_multiprocessors_idle() -> None:
     """12288 rows: 192 tiles of 64 or 96 of 128, but 128 of 96."""
-    names = (
-        "cs_tn_swapped_64x96_s8q1/c1",
-        "cs_nn_swapped_128x96_s6q1/c1",
-    )
-    for name in names:
-        config = registry.parse(name)
+    for name in ("split_k_tn_swapped_64x96_s8q1/c1", "split_k_nn_swapped_128x96_s6q1/c1"):
+        config = names.parse(name)
         rows = config.tile[0]
         for shape, why in (
             (Shape(12288, rows, 4096), None), (Shape(384, rows, 4096), None),  # as before: few rows
@@ -306,26 +305,26 @@ def test_transposed_tiles_where_others_leave_multiprocessors_idle() -> None:
         ):  # fmt: skip
             found = config.dominated(shape)
             assert found is None if why is None else why in (found or ""), (name, shape)
-    for name in ("cs_tn_swapped_64x96_s8q1/c2", "cs_nn_swapped_64x32_s8q1/c1"):
-        config = registry.parse(name)
+    for name in ("split_k_tn_swapped_64x96_s8q1/c2", "split_k_nn_swapped_64x32_s8q1/c1"):
+        config = names.parse(name)
         assert "for few" in (config.dominated(Shape(12288, config.tile[0], 4096)) or "")
 
 
 def test_modes_are_read_and_written() -> None:
     for name in (
-        "lean_tn_m1n2s2/w1x2x4/c1+os",
-        "cs_tn_64x64_s10q1/c1+ol",
-        "ws_tn_64x128_pp2s8b2c1x1/g8/k1+o",
+        "small_tn_m1n2s2/w1x2x4/c1+os",
+        "split_k_tn_64x64_s10q1/c1+ol",
+        "persistent_tn_64x128_pp2s8b2c1x1/g8+o",
     ):
-        config = registry.parse(name)
+        config = names.parse(name)
         launch = config.launch(Shape(256, 256, 512))
         assert config.name == name and launch.overlap
-        assert launch.scalars.get("late", 0) == config.mode.late
+        assert launch.scalars.get("late", 0) == config.mode.trigger_late
         assert name in [mode.name for mode in config.in_modes()]
-        assert (launch.shared_bytes > 114 * 1024) >= config.mode.solo
+        assert (launch.shared_bytes > 114 * 1024) >= config.mode.one_cta_per_sm
     for mode in ("+", "+l", "+s", "+so", "+x", "+oo"):
         with pytest.raises(SassafrasError, match="modes are"):
-            registry.parse("cs_tn_64x64_s10q1/c1" + mode)
+            names.parse("split_k_tn_64x64_s10q1/c1" + mode)
 
 
 def test_space_keeps_the_contract() -> None:
@@ -339,7 +338,7 @@ def test_space_keeps_the_contract() -> None:
     space = GemmSpace(shape, build)
     assert isinstance(space, Space)
     state = space.start()
-    assert estimate_us(state, shape) == min(estimate_us(c, shape) for c in registry.legal(shape))
+    assert state.estimate_us(shape) == min(c.estimate_us(shape) for c in registry.legal(shape))
     rng = np.random.default_rng(1)
     for _ in range(200):
         move = space.sample(state, rng)
@@ -349,7 +348,7 @@ def test_space_keeps_the_contract() -> None:
         state = after
     assert not built, "nothing is compiled before a candidate is asked for"
     candidate = space.candidate(state)
-    assert built == [state] and candidate.recipe["config"] == state.name
+    assert built == [state] and candidate.recipe["config"] == to_fields(state)
     assert candidate.kernel.name == state.instance.name and candidate.kernel.threads == state.threads
     scalars = candidate.kernel.meta["scalars"]
     assert scalars.get("k", 64 * scalars.get("k_tiles", 0)) == 512
@@ -360,17 +359,17 @@ def test_space_keeps_the_contract() -> None:
     with pytest.raises(SassafrasError, match="no configuration can run"):
         GemmSpace(Shape(64, 64, 1 << 31), build)
     odd = GemmSpace(Shape(7, 33, 61), build)
-    assert {c.name.split("_")[0] for c in odd.configs} == {"staged", "any"}
-    wasted = UnalignedConfig.parse("any_tn_64x64_s6/c1").dominated(Shape(7, 32, 64))
+    assert {c.FAMILY for c in odd.configs} == {"fallback", "unaligned"}
+    wasted = names.parse("unaligned_tn_64x64_s6/c1").dominated(Shape(7, 32, 64))
     assert "fewer copies" in (wasted or "")
 
 
 def test_clusters_that_do_not_fit_at_once_take_longer() -> None:
     """132 multiprocessors hold 15 clusters of seven or of eight, and 22 of five."""
     for slices, most in ((3, 39), (5, 22), (6, 17), (7, 15), (8, 15)):
-        config = registry.parse(f"cs_tn_64x64_s10q1/c{slices}")
+        config = names.parse(f"split_k_tn_64x64_s10q1/c{slices}")
         tiles = (most - 1, most, most + 1)
-        before, fits, over = (estimate_us(config, Shape(64, 64 * n, 16384)) for n in tiles)
+        before, fits, over = (config.estimate_us(Shape(64, 64 * n, 16384)) for n in tiles)
         assert over - fits > 3 * (fits - before) > 0, slices
 
 
@@ -396,10 +395,10 @@ def test_a_band_larger_than_all_tiles_is_all_of_them() -> None:
 
 def test_whole_lines_of_c_leave_whatever_the_tile() -> None:
     for name, columns in (
-        ("ws_tn_128x168_pp2s5b2c1x1/g4/k1", 64), ("ws_nn_swapped_128x168_pp2s5b2c1x1/g4/k1", 64),
-        ("ws_tn_192x128_pp2s4b3c1x1/g4/k1", 64),
+        ("persistent_tn_128x168_pp2s5b2c1x1/g4", 64), ("persistent_nn_swapped_128x168_pp2s5b2c1x1/g4", 64),
+        ("persistent_tn_192x128_pp2s4b3c1x1/g4", 64),
     ):  # fmt: skip
-        config = registry.parse(name)
+        config = names.parse(name)
         assert config.launch(Shape(1024, 2048, 512)).tensor_maps["map_c"].box[0] == columns, name
 
 

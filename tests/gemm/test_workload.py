@@ -12,18 +12,18 @@ from sassafras.core.tensor_map import TensorMap
 from sassafras.cuda.params import ParameterBlock, typed_parameters, values
 from sassafras.evaluate.gpu.protocol import kernel_facts, kernel_from_facts
 from sassafras.frontend._image import parameter_sizes
-from sassafras.gemm.configs import registry
+from sassafras.gemm.configs.fields import from_fields
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.workload import winner
 from sassafras.sass import Cubin
 from sassafras.targets import load
 
 TARGETS = (
-    "gemm:64x64x512/lean_tn_m1n2s2/w2x1x4/c1",
-    "gemm:256x512x512/staged_nn_32x64_w2x2s4/c2",
-    "gemm:64x128x16384/cs_nn_64x64_s6q1/c8+ol",
-    "gemm:64x1024x128/lean_tn_swapped_m1n1s4/w2x2x1/c1+os",
-    "gemm:1024x1024x512/ws_tn_128x128_pp2s6b2c1x1/g4/k1+o",
+    "gemm:64x64x512/small_tn_m1n2s2/w2x1x4/c1",
+    "gemm:256x512x512/fallback_nn_32x64_w2x2s4/c2",
+    "gemm:64x128x16384/split_k_nn_64x64_s6q1/c8+ol",
+    "gemm:64x1024x128/small_tn_swapped_m1n1s4/w2x2x1/c1+os",
+    "gemm:1024x1024x512/persistent_tn_128x128_pp2s6b2c1x1/g4+o",
 )
 
 
@@ -66,9 +66,9 @@ def test_the_reference_is_the_product_of_what_the_layout_says() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((64, 128)), rng.standard_normal((128, 256))
     for name, first, second in (
-        ("staged_nn_32x64_w2x2s4/c1", a, b),
-        ("staged_tn_64x64_w2x2s4a1/c1", a, b.T),
-        ("lean_tn_swapped_m1n1s4/w2x2x1/c1", b.T, a),
+        ("fallback_nn_32x64_w2x2s4/c1", a, b),
+        ("fallback_tn_64x64_w2x2s4a1/c1", a, b.T),
+        ("small_tn_swapped_m1n1s4/w2x2x1/c1", b.T, a),
     ):
         workload = load(f"gemm:64x256x128/{name}")
         tensors = {"a": torch.tensor(first.copy()), "b": torch.tensor(second.copy())}
@@ -82,12 +82,12 @@ def test_the_reference_is_the_product_of_what_the_layout_says() -> None:
 
 def test_without_a_configuration_it_is_the_tuned_one() -> None:
     chosen = load("gemm:512x512x64").meta["config"]
-    assert chosen == winner(Shape(512, 512, 64)).name
-    assert registry.parse(chosen).why_illegal(Shape(512, 512, 64)) is None
+    assert from_fields(chosen) == winner(Shape(512, 512, 64))
+    assert from_fields(chosen).why_illegal(Shape(512, 512, 64)) is None
 
 
 @pytest.mark.parametrize(
-    "target", ("gemm:64x64", "gemm:64x64x64/none", "gemm:64x64x64/cs_tn_64x32_s8q1/c8", "gemm:")
+    "target", ("gemm:64x64", "gemm:64x64x64/none", "gemm:64x64x64/split_k_tn_64x32_s8q1/c8", "gemm:")
 )
 def test_what_is_no_shape_or_cannot_run_it_is_refused_with_a_reason(target: str) -> None:
     with pytest.raises(WorkloadError):
@@ -95,7 +95,8 @@ def test_what_is_no_shape_or_cannot_run_it_is_refused_with_a_reason(target: str)
 
 
 @pytest.mark.parametrize(
-    "config", ("cs_tn_64x32_s8q1/c1", "ws_tn_128x128_pp2s6b2c1x1/g1/k1", "lean_tn_m1n2s2/w2x1x4/c1")
+    "config",
+    ("split_k_tn_64x32_s8q1/c1", "persistent_tn_128x128_pp2s6b2c1x1/g1", "small_tn_m1n2s2/w2x1x4/c1"),
 )
 def test_control_codes_can_be_made_anew_where_a_barrier_itself_waits(config: str) -> None:
     """ptxas gives MEMBAR (behind another) and NOP (behind a fence) waits in these kernels, and what R2UR

@@ -22,9 +22,8 @@ import torch
 
 from sassafras.gemm.build import launcher
 from sassafras.gemm.build.cubins import cached_path
-from sassafras.gemm.configs import registry
+from sassafras.gemm.configs import names, registry
 from sassafras.gemm.matmul import api as room
-from sassafras.gemm.matmul.counters import Counters
 from sassafras.gemm.matmul.driver import Driver
 from sassafras.gemm.matmul.launcher_python import PythonLauncher, compiled
 from sassafras.gemm.matmul.planner import Planner
@@ -35,12 +34,12 @@ from tests.gemm import stand_in
 THREADS = 6
 #: small, since the stand-in multiplies on the CPU; the third is two launches with a workspace
 PROBLEMS = (
-    (Shape(16, 24, 64), "tn", "lean_tn_m1n2s2/w1x1x1/c1"),
-    (Shape(8, 16, 64), "nn", "lean_nn_m1n2s1/w1x1x1/c1"),
-    (Shape(8, 16, 256), "tn", "cs_tn_64x64_s12q1p/c1p2"),
-    (Shape(16, 8, 128), "nn", "cs_nn_64x64_s6q1/c2+o"),
-    (Shape(7, 9, 33), "tn", "any_tn_64x64_s6/c1"),
-    (Shape(16, 16, 64), "tn", "lean_tn_m1n2s2/w1x1x1/c1"),
+    (Shape(16, 24, 64), "tn", "small_tn_m1n2s2/w1x1x1/c1"),
+    (Shape(8, 16, 64), "nn", "small_nn_m1n2s1/w1x1x1/c1"),
+    (Shape(8, 16, 256), "tn", "split_k_two_pass_tn_64x64_s12q1/p2"),
+    (Shape(16, 8, 128), "nn", "split_k_nn_64x64_s6q1/c2+o"),
+    (Shape(7, 9, 33), "tn", "unaligned_tn_64x64_s6/c1"),
+    (Shape(16, 16, 64), "tn", "small_tn_m1n2s2/w1x1x1/c1"),
 )
 #: the last one has a bias and an activation
 FUSED = len(PROBLEMS) - 1
@@ -67,25 +66,23 @@ def engine(settings: dict[str, Any]) -> Fixed:
 
         return function
 
-    counters = Counters(driver)
     side = stand_in.torch_side(
         modes=(giving_up(torch._C._len_torch_dispatch_stack),),
         empty_bytes=giving_up(lambda count, device: torch.empty(count, dtype=torch.uint8)),
-        counters=giving_up(counters),
         stream=giving_up(lambda device: 0x1000 + 2 * threading.get_native_id()),
     )
     if settings["launcher"]:
         Fixed.made = compiled(launcher.load(Path(settings["launcher"])), driver, side)
     else:
         Fixed.made = PythonLauncher(driver, side)
-    rows = [TableRow(shape, layout, ((config, 1.0),), 1e4) for shape, layout, config in PROBLEMS]
+    rows = [TableRow(s, layout, ((names.parse(name), 1.0),), 1e4) for s, layout, name in PROBLEMS]
     table = TunedTable({"gpu": "NVIDIA H200"}, rows)
     return Fixed(driver, side, cache=Path(settings["cache"]), background=False, table=table)
 
 
 def prepare(cache: Path) -> None:
     """Cubins that the stand-in believes."""
-    needed = [instance for _, _, c in PROBLEMS for instance in registry.parse(c).instances]
+    needed = [instance for _, _, c in PROBLEMS for instance in names.parse(c).instances]
     for instance in (*needed, *registry.EPILOGUE_INSTANCES):
         cached_path(instance, cache).write_bytes(b"\x7fELF")
 

@@ -104,13 +104,11 @@ class Chain:
         has_epilogue = bool(getattr(config.instance, "epilogue", False))
         launch = epilogue.launch(config, shape) if has_epilogue else config.launch(shape)
         workspace = torch.full((launch.workspace_bytes // 4 + 4,), float("nan"), device="cuda")
-        counters = torch.zeros(launch.counters + 1, dtype=torch.int32, device="cuda")
-        first, second = (b, a) if config.swapped else (a, b)
-        kept = (a, b, c, workspace, counters)
+        first, second = (b, a) if config.swap_ab else (a, b)
+        kept = (a, b, c, workspace)
         addresses = {
             **{name: int(t.data_ptr()) for name, t in zip("abc", (first, second, c), strict=True)},
-            "workspace": int(workspace.data_ptr()), "counters": int(counters.data_ptr()), "bias": 0,
-            "addend": 0,
+            "workspace": int(workspace.data_ptr()), "bias": 0, "addend": 0,
         }  # fmt: skip
         calls = [self._bound(self._function(config.instance), config.instance.parameters, launch, addresses)]
         if launch.then is not None:
@@ -196,7 +194,7 @@ def test_what_a_successor_may_rely_on(chain: Chain, first: bool) -> None:
 
 def matrices(config: Any, shape: Shape) -> tuple[Any, Any, Any]:
     """A and B as they lie, of small integers, so that every order of summation gives the same bits; A B."""
-    dtype = torch.bfloat16 if registry.dtype(config) == "bf16" else torch.float16
+    dtype = torch.bfloat16 if config.dtype == "bf16" else torch.float16
     generator = torch.Generator(device="cuda")
     generator.manual_seed(shape.m + 3 * shape.n + 7 * shape.k)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sassafras.core import Evaluation, Verdict
+from sassafras.core import DeviceError
 from sassafras.gemm import GemmSpace, Shape
-from sassafras.gemm.build.cubins import cached_path, cubin, source
+from sassafras.gemm.bench.rival import rival
+from sassafras.gemm.build.cubins import cached_path, source
 
 pytestmark = pytest.mark.gpu
 
@@ -17,43 +17,25 @@ SHAPE = Shape(64, 64, 512)
 
 
 @pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from sassafras.cuda.environment import available
 
     if not available()[0]:
         pytest.skip("no GPU")
     pytest.importorskip("torch")
-    from sassafras.gemm.bench.device import GemmDevice
-
-    cache = tmp_path_factory.mktemp("cubins")
-    made = GemmDevice(cache=cache, processes=2)
-    made.folder = cache  # type: ignore[attr-defined]
-    yield made
-    made.close()
+    return tmp_path_factory.mktemp("cubins")
 
 
 @pytest.mark.alone
-def test_a_configuration_is_checked_and_timed_beside_cublaslt(device) -> None:  # type: ignore[no-untyped-def]
-    from sassafras.gemm.select.workload import workload as gemm_workload
-
-    space = GemmSpace(SHAPE, lambda config: cubin(config.instance, device.folder))
-    workload = gemm_workload(SHAPE, space.start(), device.folder)
-    start = space.candidate(space.start())
-    device.open(workload, workload.case(None), start.kernel)
-    outcome = device.run(start)
-    assert isinstance(outcome, Evaluation) and outcome.verdict is Verdict.CORRECT, outcome.detail
-    assert outcome.time_us is not None and outcome.baseline_us is not None
-    assert 0.5 < outcome.time_us < 50 and 0.5 < outcome.baseline_us < 50
-    assert outcome.facts["rms_ratio"] <= 1.1 and device.baseline["layout"] in ("nn", "tn")
-    final = device.remeasure(start)
-    assert final.verdict.ok and final.null == pytest.approx(1.0, abs=0.05)
-    assert final.speedup == pytest.approx(outcome.speedup, rel=0.15)
+def test_a_configuration_is_checked_and_timed_beside_cublaslt(cache: Path) -> None:
+    config = GemmSpace(SHAPE, lambda config: b"").start()
+    found = rival(SHAPE, config, cache=cache)
+    assert 0.3 < found["low"] <= found["ratio"] <= found["high"] < 5
 
 
-def test_a_kernel_that_is_off_by_one_per_cent_is_wrong(device) -> None:  # type: ignore[no-untyped-def]
+def test_a_kernel_that_is_off_by_one_per_cent_is_wrong(cache: Path) -> None:
     """A cubin of changed source in the place of the right one."""
     from sassafras.cuda.compile import compile_cuda
-    from sassafras.gemm.select.workload import workload as gemm_workload
 
     space = GemmSpace(SHAPE, lambda config: b"")
     used = space.start().instance
@@ -61,22 +43,6 @@ def test_a_kernel_that_is_off_by_one_per_cent_is_wrong(device) -> None:  # type:
     text = source(config.instance)
     wrong = text.replace('"f"(first)', '"f"(first * 1.01f)')
     assert wrong != text
-    path: Path = cached_path(config.instance, device.folder)
-    path.write_bytes(compile_cuda(wrong, "sm_90a", name="wrong.cu"))
-    workload = gemm_workload(SHAPE, space.start(), device.folder)
-    device.open(workload, workload.case(None), None)
-    outcome = device.run(space.candidate(config))
-    assert outcome.verdict is Verdict.WRONG_RESULT and "RMS" in outcome.detail
-
-
-def test_evolve_keeps_its_evaluations_and_its_winner(tmp_path: Path, monkeypatch, device) -> None:  # type: ignore[no-untyped-def]
-    from sassafras.api.evolve import evolve
-    from sassafras.store import Store
-
-    monkeypatch.setattr("sassafras.gemm.matmul.planner.tuned_path", lambda gpu: tmp_path / "table.json")
-    result = evolve(f"gemm:{SHAPE}", device="cuda", budget="8e", store=tmp_path / "s.sqlite")
-    assert not result.modelled and result.evaluations == 8 and result.null_interval is not None
-    assert result.improved == (tmp_path / "table.json").exists()
-    with Store.open(tmp_path / "s.sqlite") as store:
-        (run,) = store.runs()
-        assert len(list(store.recorded(run.id))) == 8
+    cached_path(config.instance, cache).write_bytes(compile_cuda(wrong, "sm_90a", name="wrong.cu"))
+    with pytest.raises(DeviceError, match="RMS"):
+        rival(SHAPE, config, cache=cache)

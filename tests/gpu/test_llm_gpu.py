@@ -78,3 +78,76 @@ def test_evolve_by_chance_ends_with_a_measured_answer(tmp_path: Path) -> None:
     )
     assert not result.modelled and result.speedup is not None and result.speedup >= 1.0
     assert result.failed_after_validation == 0
+
+
+@pytest.fixture(scope="module")
+def product():
+    """Sources of a small product on the GPU."""
+    from sassafras.cuda.environment import available
+    from sassafras.evaluate.gpu import CudaDevice
+
+    if not available()[0]:
+        pytest.skip("no GPU")
+    from sassafras.evaluate.source import SourceEvaluator
+    from sassafras.llm.gemm_source import GemmSourceSpace
+    from sassafras.targets import load
+
+    workload = load("gemm-source:256x512x1024")
+    case = workload.case()
+    with CudaDevice(bitwise=False) as device:
+        baseline = workload.build(case, device.arch)
+        device.open(workload, case, baseline)
+        judge = SourceEvaluator(device, workload, case, baseline)
+        yield GemmSourceSpace(workload, case, baseline, judge, whole=True)
+
+
+def product_outcome(product, *changes: tuple[str, str]):
+    """What becomes of the seed with its text changed."""
+    seed = product.seed()
+    text = product.show(seed)
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return product.evaluate(product.candidate(product.read(text, seed) if changes else seed))
+
+
+def test_the_seed_of_a_product_is_correct_and_its_errors_are_noted(product) -> None:
+    outcome = product_outcome(product)
+    assert outcome.verdict is Verdict.CORRECT, outcome.detail
+    rms, largest = outcome.facts["errors"]
+    assert 0 < rms < largest < 0.01
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        ("tile < K_TILES; ++tile) {\n        asm", "tile < K_TILES - 1; ++tile) {\n        asm", ""),
+        ("from[2 * p + 1])", "from[2 * p + 1] + 1e-3f)", "exact products"),
+        ("from[2 * p], from", "rintf(from[2 * p] * 32) / 32, from", "library"),
+    ],
+)
+def test_products_that_are_a_little_wrong_are_wrong(product, old: str, new: str, part: str) -> None:
+    outcome = product_outcome(product, (old, new))
+    assert outcome.verdict is Verdict.WRONG_RESULT and part in outcome.detail
+
+
+def test_counters_that_are_not_left_at_zero_are_found(product) -> None:
+    once = '"c"]}', '"c", "counters"]}'
+    outcome = product_outcome(
+        product,
+        once,
+        ("half *__restrict__ c)", "half *__restrict__ c, int *counters)"),
+        ("const int thread =", "if (counters[0]) return;\n    const int thread ="),
+        ("float *const tile = (float *)shared;", "float *const tile = (float *)shared; counters[0] = 1;"),
+    )
+    assert outcome.verdict in (Verdict.WRONG_RESULT, Verdict.CHEATED)
+
+
+def test_ncu_measures_what_it_can(product) -> None:
+    from sassafras.evaluate.gpu.profile import profile
+
+    kernels = [product.candidate(product.seed()).kernel, product.baseline]
+    found = profile(product.workload, product.case, kernels)
+    assert len(found) == 2
+    for metrics in found:
+        assert "unavailable" in metrics or (metrics["duration_ns"] > 0 and metrics["registers"] > 0)

@@ -52,12 +52,11 @@ def tell(room: Any, rows: Sequence[Any], **header: Any) -> None:
 def ours_for(shape: Any, layout: str, index: int = 0) -> Any:
     """A row that makes one of our legal configurations the fastest."""
     from sassafras.gemm.configs import registry
-    from sassafras.gemm.select.cost_model import estimate_us
     from sassafras.gemm.select.table import TableRow
 
     legal = [c for c in registry.legal(shape) if c.layout == layout]
-    legal.sort(key=lambda c: (estimate_us(c, shape), c.name))
-    return TableRow(shape, layout, ((legal[index % len(legal)].name, 1.0),), 10.0) if legal else None
+    legal.sort(key=lambda c: (c.estimate_us(shape), c.name))
+    return TableRow(shape, layout, ((legal[index % len(legal)], 1.0),), 10.0) if legal else None
 
 
 def served(room: Any, *call: Any) -> Any:
@@ -127,7 +126,7 @@ def test_our_kernels_through_the_front_door(room: Any, layout: str) -> None:
 
 
 def test_every_family_through_the_front_door(room: Any) -> None:
-    """Tensor maps, workspaces and counters as the compiled launcher passes them."""
+    """Tensor maps and workspaces as the compiled launcher passes them."""
     from sassafras.gemm.configs import registry
     from sassafras.gemm.problem.shape import Shape
     from sassafras.gemm.select.table import TableRow
@@ -136,15 +135,15 @@ def test_every_family_through_the_front_door(room: Any) -> None:
     by_kind: dict[tuple, Any] = {}
     for config in registry.legal(shape):
         launch = config.launch(shape)
-        kind = (type(config).__name__, config.layout, bool(launch.workspace_bytes), bool(launch.counters))
+        kind = (type(config).__name__, config.layout, bool(launch.workspace_bytes))
         by_kind.setdefault(kind, config)
     a = half(512, 2048)
     b = {"nn": half(2048, 512, seed=1)}
     b["tn"] = b["nn"].t().contiguous().t()
     for kind, config in by_kind.items():
-        if config.layout not in b or not getattr(config, "deterministic", True):
+        if config.layout not in b:
             continue
-        tell(room, [TableRow(shape, config.layout, ((config.name, 1.0),), 10.0)])
+        tell(room, [TableRow(shape, config.layout, ((config, 1.0),), 10.0)])
         result = served(room, a, b[config.layout])
         assert members(room)[-1] == "ours", (kind, room.status()["problems"], room.status()["notes"])
         assert right(result, a, b[config.layout]), kind
@@ -189,11 +188,10 @@ def test_nothing_is_copied(room: Any) -> None:
     before = torch.cuda.memory_allocated()
     result = room.matmul(a, b)
     torch.cuda.synchronize()
-    from sassafras.gemm.select.selector import parsed
+    from sassafras.gemm.configs import names
 
     name = room.status()["problems"][-1]["config"]
-    config = parsed(name)
-    assert config is not None
+    config = names.parse(name)
     workspace = config.launch(Shape(256, 512, 1024)).workspace_bytes
     rounded = -(-workspace // 512) * 512
     assert torch.cuda.max_memory_allocated() - before <= result.numel() * 2 + rounded
@@ -207,7 +205,7 @@ def test_cuda_graphs_side_by_side(room: Any) -> None:
 
     shape = Shape(128, 128, 8192)
     scratch = [c for c in registry.legal(shape) if c.layout == "tn" and c.launch(shape).workspace_bytes]
-    row = TableRow(shape, "tn", ((scratch[0].name, 1.0),), 10.0) if scratch else ours_for(shape, "tn")
+    row = TableRow(shape, "tn", ((scratch[0], 1.0),), 10.0) if scratch else ours_for(shape, "tn")
     tell(room, [row])
     inputs = [(half(128, 8192, seed=s), half(128, 8192, seed=s + 9).t()) for s in range(2)]
     served(room, *inputs[0])

@@ -67,7 +67,7 @@ def test_every_kernel_through_the_front_door(room: Any, layout: str, dtype: str)
             b = b.t().contiguous().t()
         for configs in by_instance.values():
             for config in {configs[0], configs[-1]}:
-                tell(room, [TableRow(shape, layout, ((config.name, 1.0),), 9.0)])
+                tell(room, [TableRow(shape, layout, ((config, 1.0),), 9.0)])
                 room.matmul(a, b)
                 room.settle()
                 result = room.matmul(a, b)
@@ -81,7 +81,6 @@ def test_every_kernel_through_the_front_door(room: Any, layout: str, dtype: str)
 def rows_of(room: Any, tokens: int, outputs: int, inputs: int) -> list[Any]:
     from sassafras.gemm.configs import registry
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.cost_model import estimate_us
     from sassafras.gemm.select.table import TableRow
 
     rows = []
@@ -90,8 +89,8 @@ def rows_of(room: Any, tokens: int, outputs: int, inputs: int) -> list[Any]:
         ("nt", Shape(outputs, inputs, tokens)),
     ):  # fmt: skip
         legal = registry.legal(shape, layouts=(layout,))
-        best = min(legal, key=lambda c: (estimate_us(c, shape), c.name))
-        rows.append(TableRow(shape, layout, ((best.name, 1.0),), 9.0))
+        best = min(legal, key=lambda c: (c.estimate_us(shape), c.name))
+        rows.append(TableRow(shape, layout, ((best, 1.0),), 9.0))
     return rows
 
 

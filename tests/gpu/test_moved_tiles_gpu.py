@@ -12,17 +12,17 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize(
     "name",
     [
-        "cs_nn_64x64_s10q1/c1g3+o",
-        "cs_tn_64x128_s7q1/c2",
-        "cs_tn_64x64_s10q1/c3",
-        "cs_nn_swapped_64x160_s7q1/c1+ol",
-        "cs_tn_64x96_s8q1/c2",
-        "ws_tn_128x192_pp2s4b3c2x1/g4/k1+o",
-        "ws_tn_128x160_pp2s5b2c2x1/g4/k1",
-        "ws_tn_128x168_pp2s5b2c1x1/g4/k1",
-        "ws_nn_swapped_128x168_pp2s5b2c1x1/g4/k1",
-        "ws_tn_swapped_128x176_pp2s5b2c2x1/g2/k1+o",
-        "ws_nn_swapped_128x168_pp2s5b2c1x1/g1/k1",
+        "split_k_nn_64x64_s10q1/c1g3+o",
+        "split_k_tn_64x128_s7q1/c2",
+        "split_k_tn_64x64_s10q1/c3",
+        "split_k_nn_swapped_64x160_s7q1/c1+ol",
+        "split_k_tn_64x96_s8q1/c2",
+        "persistent_tn_128x192_pp2s4b3c2x1/g4+o",
+        "persistent_tn_128x160_pp2s5b2c2x1/g4",
+        "persistent_tn_128x168_pp2s5b2c1x1/g4",
+        "persistent_nn_swapped_128x168_pp2s5b2c1x1/g4",
+        "persistent_tn_swapped_128x176_pp2s5b2c2x1/g2+o",
+        "persistent_nn_swapped_128x168_pp2s5b2c1x1/g1",
     ],
 )
 def test_a_moved_tile_computes_the_same_bits(name: str) -> None:
@@ -30,10 +30,10 @@ def test_a_moved_tile_computes_the_same_bits(name: str) -> None:
     torch = pytest.importorskip("torch")
     from sassafras.gemm.bench.contestants import Contestants
     from sassafras.gemm.bench.operands import Operands
-    from sassafras.gemm.configs import registry, tma_wgmma
+    from sassafras.gemm.configs import names, tma_wgmma
     from sassafras.gemm.problem.shape import Shape
 
-    tools, shape, config = Contestants(), Shape(331, 456, 1024), registry.parse(name)
+    tools, shape, config = Contestants(), Shape(331, 456, 1024), names.parse(name)
     operands = Operands(shape, 5)
     operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
     assert config.why_illegal(shape) is None
@@ -45,7 +45,7 @@ def test_a_moved_tile_computes_the_same_bits(name: str) -> None:
     assert operands.check(moved).why == ""
     found = operands.c.view(torch.int16).clone()
     a, b, c = operands.addresses(config.layout)
-    first, second = (b, a) if config.swapped else (a, b)
+    first, second = (b, a) if config.swap_ab else (a, b)
     places = {"last_row": tma_wgmma.APART, "last_column": tma_wgmma.APART}
     addresses = {"a": first, "b": second, "c": c, **tools._scratch(launch)}
     apart = tools._bound(config.instance, replace(launch, scalars=launch.scalars | places), addresses)

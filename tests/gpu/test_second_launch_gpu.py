@@ -42,48 +42,46 @@ def room() -> Iterator[Any]:
     if not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0):
         pytest.skip("needs a Hopper GPU")
     from sassafras.gemm.matmul import api
-    from sassafras.gemm.select import selector
 
-    selector.parsed.cache_clear()
     if api._engine is None:
         api._set_up()
     api.settle()
     yield api
     api._engine.forget()
-    selector.parsed.cache_clear()
 
 
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        ("cs_nn_64x128_s8q1p/c1p8+ol", (256, 512, 8192)),
-        ("cs_tn_64x128_s8q1p/c1p7+o", (264, 520, 7168)),
-        ("cs_tn_64x64_s12q1p/c1p2", (72, 136, 1032)),
-        ("cs_nn_128x64_s8q1p/c1p14+o", (1024, 64, 16384)),
+        ("split_k_two_pass_nn_64x128_s8q1/p8+ol", (256, 512, 8192)),
+        ("split_k_two_pass_tn_64x128_s8q1/p7+o", (264, 520, 7168)),
+        ("split_k_two_pass_tn_64x64_s12q1/p2", (72, 136, 1032)),
+        ("split_k_two_pass_nn_128x64_s8q1/p14+o", (1024, 64, 16384)),
     ],
 )
 def test_matmul_with_two_launches(room: Any, name: str, shape: tuple[int, int, int]) -> None:
     """Through the front door: out, gaps, graphs on two streams at once, many calls back to back."""
     import torch
 
+    from sassafras.gemm.configs.names import parse
     from sassafras.gemm.problem.shape import Shape
     from sassafras.gemm.select.selector import Selector
     from sassafras.gemm.select.table import TableRow, TunedTable
 
-    (m, n, k), layout = shape, name[3:5]
+    (m, n, k), config = shape, parse(name)
     room._engine.forget()
-    chooser = Selector(TunedTable({}, [TableRow(Shape(m, n, k), layout, ((name, 1.0),), 10.0)]))
+    chooser = Selector(TunedTable({}, [TableRow(Shape(m, n, k), config.layout, ((config, 1.0),), 10.0)]))
     room._engine.gpu(0).chooser = chooser
 
     def inputs(seed: int, gap: int = 0) -> tuple[Any, Any]:
         generator = torch.Generator(device="cuda")
         generator.manual_seed(seed)
-        rows, columns = (k, n) if layout == "nn" else (n, k)
+        rows, columns = (k, n) if config.layout == "nn" else (n, k)
         a, b = (
             torch.randn(x, y + gap, generator=generator, device="cuda").half()[:, :y]
             for x, y in ((m, k), (rows, columns))
         )
-        return a, b if layout == "nn" else b.t()
+        return a, b if config.layout == "nn" else b.t()
 
     def right(c: Any, a: Any, b: Any) -> bool:
         exact = a.double() @ b.double()

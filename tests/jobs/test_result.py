@@ -67,6 +67,18 @@ def test_summaries() -> None:
     assert not edge.refusal and "1.012x [" in edge.summary()
 
 
+def test_rates_say_how_fast_that_is() -> None:
+    """Beyond the L2 the bound is DRAM's, with operations it may be the tensor cores'; the L2 has none."""
+    big = replace(WON, facts={"work": {"bytes": 24e6, "flops": 0.0}})
+    assert big.rates() == "10.00 us a launch (10.40 before), 2,400 GB/s (the data fits the L2)"
+    big = replace(WON, time_us=100.0, facts={"work": {"bytes": 240e6, "flops": 0.0}})
+    assert big.rates() == "100.00 us a launch (10.40 before), 2,400 GB/s, 50 % of the memory bound"
+    assert "% of" not in replace(big, device="NVIDIA A100").rates()
+    product = replace(LOST, time_us=10.4, facts={"work": {"bytes": 1e6, "flops": 5.2e9}})
+    assert product.rates() == "10.40 us a launch, 500 TFLOP/s, 47 % of the compute bound"
+    assert WON.rates() == "10.00 us a launch (10.40 before)" and MODELLED.rates() == ""
+
+
 def test_assumptions_of_the_model_are_told() -> None:
     facts = {
         "loop_trips": [
@@ -87,7 +99,10 @@ def test_assumptions_of_the_model_are_told() -> None:
 @pytest.mark.parametrize("result", [WON, LOST, MODELLED, SELECTED])
 def test_saved_files_and_the_way_back(tmp_path: Path, result: Result) -> None:
     cubin, facts = result.save(tmp_path / "new" / "folder")
-    assert (cubin.name, facts.name) == ("soft_max-512_x_4096.cubin", "soft_max-512_x_4096.json")
+    assert (cubin.name, facts.name) == (
+        "soft_max-512_x_4096-anneal-s0.cubin",
+        "soft_max-512_x_4096-anneal-s0.json",
+    )
     assert cubin.read_bytes() == result.cubin
     read = json.loads(facts.read_text())
     assert read["summary"] == result.summary() and read["kernel"]["digest"] == result.kernel.digest

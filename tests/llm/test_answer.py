@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sassafras.llm.answer import AnswerError, hole_texts, last_json, read_answer, whole_source
+from sassafras.llm.answer import AnswerError, hole_texts, read_answer, whole_source
 
 HOLES = {"body": "x = 1;", "tail": "y = 2;"}
 TIDY = """## Performance analysis
@@ -76,21 +76,3 @@ def test_what_is_missing_is_said() -> None:
 
 def test_the_longest_block_is_the_whole_source() -> None:
     assert whole_source(read_answer("```\na\n```\n```cuda\nint main;\nb\n```")) == "int main;\nb\n"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"x": 1}',
-        'I take {"a": {"b": 2}} ... no: ```json\n{"x": 1}\n```',
-        '{broken {"x": 1} {also',
-        '[{"x": 1}]',
-    ],
-)
-def test_the_last_json_object_counts(text: str) -> None:
-    assert last_json(text) == {"x": 1}
-
-
-def test_no_json_is_said() -> None:
-    with pytest.raises(AnswerError, match="no JSON object"):
-        last_json("cluster = 2")

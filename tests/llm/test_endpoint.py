@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 
 import pytest
@@ -17,7 +16,6 @@ from .wire import completion, serve
 pytest.importorskip("openai")
 
 ASK = Request(({"role": "user", "content": "say something"},), max_tokens=50, seed=3)
-SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 
 
 def endpoint(url: str, meter: Meter | None = None, **more: object) -> tuple[Remembered, list[float]]:
@@ -117,30 +115,6 @@ def test_what_will_not_pass_is_not_tried_again(status: int, hint: str) -> None:
         with pytest.raises(ProposerError, match=f"status {status}") as caught:
             asker.propose(ASK)
     assert hint in str(caught.value) and len(wire.asked) == 1 and not slept
-
-
-def test_a_schema_is_asked_for_in_the_way_that_the_endpoint_knows() -> None:
-    def picky(body: dict) -> str:
-        return completion(json.dumps(body.get("response_format")))
-
-    refuse = (422, {}, '{"detail": "json_schema is not known"}')
-    request = Request(ASK.messages, schema=SCHEMA, max_tokens=50)
-    with serve(refuse, picky) as wire:
-        asker, _ = endpoint(wire.url)
-        first = json.loads(asker.propose(request).text)
-        asker.propose(request)
-    assert wire.asked[0]["response_format"]["json_schema"]["schema"] == SCHEMA
-    assert first == {"type": "json_object", "schema": SCHEMA}
-    assert len(wire.asked) == 3  # the refused form is not tried again
-
-
-@pytest.mark.parametrize("status", [400, 422, 500])
-def test_an_endpoint_without_schemas_is_asked_plainly(status: int) -> None:
-    refuse = (status, {}, '{"error": {"message": "response_format is not known"}}')
-    with serve(refuse, refuse, (200, {}, completion('{"x": 1}'))) as wire:
-        asker, _ = endpoint(wire.url)
-        assert asker.propose(Request(ASK.messages, schema=SCHEMA, max_tokens=50)).text == '{"x": 1}'
-    assert "response_format" not in wire.asked[2]
 
 
 def test_a_cap_on_tokens_holds_before_the_request_is_made() -> None:

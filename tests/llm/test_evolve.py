@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from sassafras import search
 from sassafras.core import Budget, Candidate, Evaluation, Kernel, SearchError, Verdict
 from sassafras.evaluate.sandbox.confine import landlock_version
-from sassafras.llm.answer import AnswerError, last_json
+from sassafras.llm.answer import AnswerError
 from sassafras.llm.evolve import Evolve
 from sassafras.llm.proposer import ProposerError, Reply, Request, SpendingCap
 from sassafras.llm.spending import Spend
@@ -23,14 +24,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "evolve"
 class Numbers:
     """A space of whole numbers in JSON: the cost is the distance from 40, odd numbers do not compile."""
 
-    @property
-    def schema(self) -> dict:
-        return {"type": "object"}
-
-    form = ""
-
-    def choices(self) -> tuple[str, ...]:
-        return ()
+    form = "A JSON object."
 
     def start(self) -> int:
         return 0
@@ -51,7 +45,8 @@ class Numbers:
         return json.dumps({"n": state})
 
     def read(self, text: str, parent: int, origin: str = "") -> int:
-        value = last_json(text).get("n")
+        found = re.findall(r"\{[^{}]*\}", text)
+        value = json.loads(found[-1]).get("n") if found else None
         if not isinstance(value, int):
             raise AnswerError("n must be a whole number")
         return value
@@ -84,8 +79,18 @@ def run(strategy: Evolve, evaluations: int = 50, seed: int = 0) -> search.Finish
     return search.run(strategy, space, space, Budget(evaluations=evaluations), seed=seed)
 
 
+class Dice:
+    """The parent's number and what the request's seed throws."""
+
+    name = "dice"
+
+    def propose(self, request: Request) -> Reply:
+        step = int(np.random.default_rng(request.seed).integers(-3, 9))
+        return Reply(json.dumps({"n": json.loads(request.parent)["n"] + step}))
+
+
 def test_chance_finds_better_and_is_reproducible() -> None:
-    first, again = (run(Evolve(None), 60, 3) for _ in range(2))
+    first, again = (run(Evolve(Dice()), 60, 3) for _ in range(2))
     assert first.best.outcome.speedup > 1.5
     assert first.best.state == again.best.state and first.verdicts == again.verdicts
 

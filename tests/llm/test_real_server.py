@@ -7,7 +7,6 @@ file in ``SASSAFRAS_TEST_GGUF``.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import socket
 import subprocess
@@ -73,19 +72,6 @@ def test_a_real_model_answers_and_is_counted(url: str) -> None:
     reply = endpoint.propose(ask)
     assert reply.text.strip() and 0 < reply.answer_tokens <= 12 and reply.prompt_tokens > 3
     assert meter.tokens == reply.answer_tokens + reply.prompt_tokens and meter.dollars > 0
-
-
-def test_a_real_server_constrains_the_answer_to_the_schema(url: str) -> None:
-    schema = {
-        "type": "object", "required": ["cluster"], "additionalProperties": False,
-        "properties": {"cluster": {"enum": [1, 2, 4, 8]}},
-    }  # fmt: skip
-    endpoint = Endpoint(EndpointSettings("any", url, timeout_s=200.0))
-    for seed in range(3):
-        ask = Request(
-            ({"role": "user", "content": "Choose a cluster. JSON."},), schema, 24, temperature=1.0, seed=seed
-        )
-        assert json.loads(endpoint.propose(ask).text)["cluster"] in (1, 2, 4, 8)
 
 
 def test_a_prompt_beyond_the_context_is_refused_with_the_servers_words(url: str) -> None:

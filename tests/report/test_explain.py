@@ -176,11 +176,11 @@ def test_stored_runs_are_explained_without_the_users_file(tmp_path: Path) -> Non
             workload_of(slow), device="model", strategy="greedy", budget="100e", store=store, arch="sm_90a"
         )
         assert result.improved and result.run is not None
-        result.save(tmp_path)
+        _, facts = result.save(tmp_path)
         options: dict[str, Any] = {"device": "model", "store": store, "limit": 30}
         found = sassafras.explain(f"run:{result.run}", **options)
         assert found.ratio == pytest.approx(result.modelled_ratio)
-        same = sassafras.explain(str(tmp_path / "softmax-512x1024.json"), **options)
+        same = sassafras.explain(str(facts), **options)
         best = sassafras.explain(workload_of(slow), arch="sm_90a", **options)
         assert found.to_json() == same.to_json() == best.to_json()
         with pytest.raises(SassafrasError, match="no run 99"):

@@ -78,7 +78,7 @@ def test_well_formed_attribute_records_are_all_read(wanted: list[tuple[int, int,
     assert all(data[r.offset : r.offset + len(r.payload)] == r.payload for r in records)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 300), st.integers(0, 2**64 - 1))
 def test_a_mangled_instruction_is_an_error_or_still_explained(index: int, word: int) -> None:
     entry = next(iter(Cubin.parse(_GOOD).entries.values()))

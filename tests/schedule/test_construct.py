@@ -105,7 +105,7 @@ def test_the_machine_never_takes_longer_than_the_timing_model(name: str, named: 
     """Blocks of one warp in the model's trace: what is expected of them alone is a lower bound."""
     device, s = opened(name, named)
     builder, rng = s.constructor, np.random.default_rng(0)
-    first = {int(p): b for b, p in enumerate(builder.machine.start)}
+    first = {int(p): b for b, p in enumerate(s.tables.start)}
     state, seen = s.start(), 0
     for _ in range(3):
         trace = device.trace(s.candidate(state).kernel, 0)

@@ -10,9 +10,7 @@ import pytest
 
 from sassafras.core import Kernel, Playable, SassafrasError, Space, UnsupportedArch
 from sassafras.sass import Program
-from sassafras.sass.control import encodable
-from sassafras.schedule import REORDER, RESTALL, Move, ScheduleSpace, ScheduleState, describe
-from sassafras.schedule.distances import Unknown
+from sassafras.schedule import REORDER, RESTALL, Move, ScheduleSpace, ScheduleState
 from tests import kernels
 
 NAMES = ("softmax", "scalar softmax", "matmul", "hmma")
@@ -86,19 +84,6 @@ def test_states_are_immutable_values() -> None:
         assert fresh == after
 
 
-@pytest.mark.parametrize("respace", ["keep", "local", "block"])
-def test_every_respacing_stays_inside_the_space(respace: str) -> None:
-    s = space("hmma", respace=respace)
-    for state in walk(s, 150, seed=1):
-        assert s.violation(state) == ""
-
-
-def test_block_respacing_is_the_tightest() -> None:
-    ends = {r: walk(space("matmul", respace=r), 200, seed=5)[-1] for r in ("keep", "local", "block")}
-    total = {r: int(state.stall.sum()) for r, state in ends.items()}
-    assert total["block"] < total["local"] < total["keep"]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_candidates_hold_the_same_instructions_and_encodable_control_codes(name: str) -> None:
     s = space(name)
@@ -111,7 +96,8 @@ def test_candidates_hold_the_same_instructions_and_encodable_control_codes(name:
         )
         for position, i in enumerate(moved.instructions):
             old = original.instructions[state.order[position]]
-            assert encodable(i.high)
+            # stall and yield as one field of five bits: combinations that ptxas emits
+            assert (field := i.high >> 41 & 0x1F) <= 15 or 17 <= field <= 27
             assert i.control.stall == state.stall[position]
             assert (i.control.wait_mask, i.control.write_barrier, i.control.read_barrier) == (
                 old.control.wait_mask, old.control.write_barrier, old.control.read_barrier,
@@ -220,14 +206,6 @@ def test_stall_counts_are_moves_too() -> None:
         s.apply(state, Move(REORDER, -1, 3))
 
 
-def test_an_unknown_table_keeps_original_distances() -> None:
-    s = ScheduleSpace(kernel("softmax"), table=Unknown())
-    known = space("softmax")
-    assert s.violation(s.start()) == ""
-    assert all(c >= known.graph.least.get(pair, 1) for pair, c in s.graph.least.items())
-    assert sum(s.graph.least.values()) > 2 * sum(known.graph.least.values())
-
-
 def test_violation_sees_what_a_move_could_not_make() -> None:
     s = space("softmax")
     start = s.start()
@@ -266,11 +244,9 @@ def test_a_kernel_in_which_nothing_moves_is_refused() -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(SassafrasError, match="memory or all"):
         ScheduleSpace(kernel("softmax"), moves="some")  # type: ignore[arg-type]
-    with pytest.raises(SassafrasError, match="keep, local or block"):
-        ScheduleSpace(kernel("softmax"), respace="tight")  # type: ignore[arg-type]
 
 
-def test_memory_operations_keep_their_spacing_unless_told_otherwise() -> None:
+def test_memory_operations_keep_their_spacing() -> None:
     def closest(s: ScheduleSpace) -> int:
         memory = {i.index for i in s.function.instructions if i.op.reads_memory or i.op.writes_memory}
         memory -= {
@@ -288,7 +264,6 @@ def test_memory_operations_keep_their_spacing_unless_told_otherwise() -> None:
         return least
 
     assert closest(space("scalar softmax")) == 4
-    assert closest(space("scalar softmax", memory_spacing=1)) < 4
 
 
 def test_features_have_one_finite_row_a_position() -> None:
@@ -307,18 +282,3 @@ def test_features_have_one_finite_row_a_position() -> None:
     # what does not depend on the schedule travels with its instruction
     fixed = [at(c) for c in ("wait0", "write_barrier", "variable", "destination", "source0")]
     np.testing.assert_array_equal(last[:, fixed], first[end.order][:, fixed])
-
-
-def test_describe_names_what_moved() -> None:
-    s = space("softmax")
-    start = s.start()
-    assert str(describe(s.function, start)) == "the same schedule"
-    move = next(m for m in s.moves(start) if m.j - m.i > 3)
-    after = s.apply(start, move)
-    said = describe(s.function, after)
-    (moved,) = said.moved
-    assert (moved.instruction, moved.after - moved.before) == (move.i, move.j - move.i)
-    assert s.function.instructions[move.i].text in str(said) and "down" in str(said)
-    assert said.shifted == move.j - move.i + 1
-    back = describe(s.function, start, after)
-    assert [m.instruction for m in back.moved] == [move.i]

@@ -13,7 +13,7 @@ from sassafras.frontend._ptxas import assemble
 from sassafras.sass import Program
 from sassafras.sass.opcodes import KEEPS_TO_ITS_LANES, LANE_LOCAL
 from sassafras.schedule import ScheduleSpace, blocks
-from sassafras.schedule.spaces import moved
+from sassafras.schedule.spaces import space_of
 from sassafras.schedule.webs import fixed_registers, values
 from sassafras.validate import Validator, classes
 
@@ -79,7 +79,7 @@ def test_a_vote_does_not_move_over_a_branch() -> None:
     report = Validator(kernel.cubin).via(sunk(kernel, "VOTE"))
     assert [v.kind for v in report.violations] == ["moves"]
     assert "each lane" in report.violations[0].message
-    assert "moved over" not in moved(kernel, Validator).description
+    assert "moved over" not in space_of("blocks", Validator)(kernel).description
 
 
 def test_what_is_not_known_to_be_of_one_lane_is_not_pure() -> None:
@@ -135,7 +135,7 @@ def _renamed_source(kernel: Kernel, at: int) -> bytes:
 
 def test_a_space_only_proposes_what_is_approved() -> None:
     kernel = loop(_BREAK)
-    space = moved(kernel, Validator)
+    space = space_of("blocks", Validator)(kernel)
     assert "moved over" in space.description
     # the same from a copy whose stall counts cannot be tightened: it is a copy all the same
     again = ScheduleSpace(kernel, control="regenerate", rename=space.via[0])

@@ -14,7 +14,7 @@ import pytest
 from sassafras.core import Kernel
 from sassafras.sass import Program
 from sassafras.schedule.blocks import move
-from sassafras.schedule.spaces import moved, renamed
+from sassafras.schedule.spaces import space_of
 from sassafras.targets import load
 from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
@@ -37,7 +37,7 @@ def kernel(name: str) -> Kernel:
 @pytest.mark.parametrize("name", ["gemv_int4", "gemm_leakyrelu"])
 def test_moved_copies_are_proved_and_their_schedules_approved(name: str) -> None:
     original = kernel(name)
-    space, validator = moved(original, Validator), Validator(original.cubin)
+    space, validator = space_of("blocks", Validator)(original), Validator(original.cubin)
     assert "moved over branches" in space.description
     assert space.emit(space.start()) == original.cubin
     assert not validator.check(space.via[0]).ok  # nothing is believed before it is proved
@@ -130,14 +130,14 @@ def test_what_has_two_predecessors_or_is_not_pure_stays() -> None:
     assert "passes" in tried(predicate, 2, 1, 0, [[0, 2, 1], [], [3]])
 
 
-@pytest.mark.parametrize("make", [moved, renamed])
-def test_schedules_of_copies_can_be_modelled(make: Any) -> None:
+@pytest.mark.parametrize("name", ["blocks", "renaming"])
+def test_schedules_of_copies_can_be_modelled(name: str) -> None:
     workload = load("suite:gemv_int4")
     case = workload.case(None)
     original = kernel("gemv_int4")
     device = ModelDevice()
     device.open(workload, case, original)
-    space = make(original, Validator)
+    space = space_of(name, Validator)(original)
     assert space.via
     rng = np.random.default_rng(1)
     state = space.start()

@@ -11,7 +11,7 @@ import pytest
 from sassafras.core import Kernel
 from sassafras.sass import Program
 from sassafras.schedule import ScheduleSpace
-from sassafras.schedule.spaces import renamed
+from sassafras.schedule.spaces import space_of
 from sassafras.targets import load
 from sassafras.validate import Validator
 from tests import kernels
@@ -140,7 +140,7 @@ def test_no_copy_under_other_names_is_proved_that_is_another_program(case: str) 
 def test_violations_planted_in_a_renamed_copys_schedule_are_caught() -> None:
     workload = load("suite:rotary")
     kernel = workload.build(workload.case(), "sm_90a")
-    space = renamed(kernel, Validator)
+    space = space_of("renaming", Validator)(kernel)
     validator = Validator(kernel.cubin)
     assert space.via and validator.via(space.via[0]).ok
     subject = Subject(Program.parse(space.via[0]), kernel.name)

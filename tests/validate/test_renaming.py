@@ -12,7 +12,7 @@ from sassafras.core import Kernel
 from sassafras.sass import Function, Program
 from sassafras.schedule import ScheduleSpace
 from sassafras.schedule.renaming import rename
-from sassafras.schedule.spaces import renamed
+from sassafras.schedule.spaces import space_of
 from sassafras.targets import load
 from sassafras.validate import Validator
 from sassafras.validate.effects import Access, Effects
@@ -34,7 +34,7 @@ def original(name: str) -> bytes:
 @lru_cache
 def space(name: str) -> ScheduleSpace:
     function = Program.parse(original(name)).function()
-    return renamed(Kernel(original(name), function.name, function.arch, 128), Validator)
+    return space_of("renaming", Validator)(Kernel(original(name), function.name, function.arch, 128))
 
 
 @lru_cache
@@ -141,9 +141,9 @@ def test_renaming_is_deterministic_and_bounded() -> None:
     program = Program.parse(original("rotary"))
     name = program.function().name
     one, two = rename(program, name), rename(program, name)
-    assert one.cubin == two.cubin and one.webs > 3
+    assert one.cubin == two.cubin and one.changed > 3
     few = rename(program, name, most=2)
-    assert few.webs == 2
+    assert few.changed == 2
     assert Program.parse(one.cubin).function().registers == program.function().registers
 
 

@@ -1,16 +1,21 @@
-"""What of GPU, driver, tools and packages is here, and what can be done with it."""
+"""`sassafras doctor`: the GPU, driver, tools and packages found, and the tasks that they allow."""
 
 from __future__ import annotations
 
 import platform
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
-from sassafras.core import StoreError
+from sassafras.core import Buffer, Case, SassafrasError, StoreError
+from sassafras.core.errors import reason
 from sassafras.cuda.environment import probe
-from sassafras.sass import tools
+from sassafras.frontend import cuda
+from sassafras.jobs.opening import DEFAULT_ARCH
+from sassafras.sass import Program, tools
 from sassafras.store import Store, default_path
 
 
@@ -58,6 +63,7 @@ _PACKAGES = {
     "cuda-core": "measuring: the driver",
     "cuda-bindings": "measuring: the driver",
 }
+_TRIAL = "nvcc and nvdisasm together"
 _TOOLS = {
     "nvdisasm": "reading native code",
     "ptxas": "assembling with another compiler version",
@@ -76,6 +82,8 @@ def diagnose() -> list[Finding]:
     findings += _gpu()
     findings += [_tool(name, why) for name, why in _TOOLS.items()]
     findings += [_package(name, why) for name, why in _PACKAGES.items()]
+    if any(f.name == "nvcc" and f.found for f in findings):
+        findings.append(_cuda_trial())
     findings.append(_store())
     return findings
 
@@ -86,14 +94,19 @@ def abilities(findings: Sequence[Finding]) -> list[Ability]:
     modelled = ["Python", "numpy", "numba", "pyelftools", "nvdisasm"]
     measured = [*modelled, "driver", "GPU", "torch", "cuda-core", "cuda-bindings"]
     rows = [
-        ("optimize on the timing model", modelled, "pip install sassafras"),
+        ("optimize on the timing model", modelled, "in the checkout: pip install -e ."),
         (
             "optimize on the GPU (measured)",
             measured,
-            "pip install 'sassafras[gpu]' on a machine with an NVIDIA GPU",
+            "in the checkout: pip install -e '.[gpu]' on a machine with an NVIDIA GPU",
         ),
         ("Triton kernels", [*modelled, "triton"], "pip install triton (Linux)"),
-        ("CUDA source", [*modelled, "nvcc"], "pip install 'sassafras[cuda-source]', or a CUDA toolkit"),
+        (
+            "CUDA source",
+            [*modelled, "nvcc", _TRIAL],
+            "in the checkout: pip install -e '.[cuda-source]', or a CUDA toolkit whose "
+            "nvdisasm is at least as new as its nvcc",
+        ),
     ]
     able = []
     for name, needs, hint in rows:
@@ -123,6 +136,25 @@ def _gpu() -> list[Finding]:
         Finding("driver", True, f"CUDA {found['driver_cuda']}", why),
         Finding("GPU", True, f"{count}{found['gpu']} ({found['arch']})", why),
     ]
+
+
+def _cuda_trial() -> Finding:
+    """Compile a kernel with nvcc and read it with nvdisasm: the two may be of releases that do not fit."""
+    why = "CUDA source"
+    try:
+        with tempfile.TemporaryDirectory(prefix="sassafras-") as folder:
+            source = Path(folder) / "trial.cu"
+            source.write_text("__global__ void trial(float *y) { y[threadIdx.x] = 1.0f; }\n")
+            case = Case("trial", (1, 1, 1), {"y": Buffer("fp32", (32,), "out")})
+            kernel = cuda.workload(source, [case], threads=32).build(case, DEFAULT_ARCH)
+        read = Program.parse(kernel.cubin)
+    except SassafrasError as error:
+        return Finding(_TRIAL, False, " ".join(str(error).split())[:300], why)
+    except OSError as error:
+        return Finding(_TRIAL, False, reason(error), why)
+    return Finding(
+        _TRIAL, True, f"a kernel of nvcc's, {len(read.function(kernel.name))} instructions read", why
+    )
 
 
 def _store() -> Finding:

@@ -1,74 +1,83 @@
-"""`evolve`: a proposer rewrites a kernel's source, or names configurations of our HGEMM kernels.
+"""`evolve`: a proposer rewrites a kernel's source.
 
-One path for both: proposals are judged like any candidate by their results, and kept in the same store.
+Proposals are judged like any candidate by their results; what happened is kept in the store or in a folder.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sassafras import __version__
 from sassafras.core import (
+    Candidate,
     Case,
     Device,
     DeviceError,
-    Evaluator,
     Kernel,
-    SassafrasError,
     SearchError,
-    Space,
+    ToolMissing,
     Workload,
 )
 from sassafras.cuda.environment import available
-from sassafras.evaluate import KernelEvaluator
 from sassafras.evaluate.gpu import CudaDevice
+from sassafras.evaluate.gpu.profile import profile
 from sassafras.evaluate.source import SourceEvaluator
-from sassafras.gemm.bench.device import GemmDevice
-from sassafras.gemm.build.cubins import cubin
-from sassafras.gemm.configs import registry
+from sassafras.gemm.bench.rival import rival
+from sassafras.gemm.configs.fields import from_fields
 from sassafras.gemm.problem.shape import Shape
-from sassafras.gemm.select.table import TableRow, TunedTable
+from sassafras.gemm.select.source_workload import PREFIX as SOURCE_PREFIX
 from sassafras.gemm.select.workload import PREFIX
-from sassafras.gemm.select.workload import workload as gemm_workload
 from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, opened_store
 from sassafras.jobs.result import Result
+from sassafras.llm.archive import Archive
 from sassafras.llm.evolve import Evolve
-from sassafras.llm.gemm_space import GemmJsonSpace
+from sassafras.llm.gemm_source import GemmSourceSpace
 from sassafras.llm.job import SourceJob
 from sassafras.llm.journal import Remembered
 from sassafras.llm.named import proposer_named
 from sassafras.llm.program_model import ProgramModel
 from sassafras.llm.proposer import Proposer
+from sassafras.llm.record import Record, RecordError, Task
+from sassafras.llm.retrieve import Passages
+from sassafras.llm.rounds import Rounds, prompt_seed, replay
 from sassafras.llm.source_space import SourceSpace
 from sassafras.llm.spending import Meter, Spend
-from sassafras.search import Progress, check_settings
+from sassafras.search import Progress, check_settings, settings_of
 from sassafras.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What proposals are made for, and what judges them.
+class Standing:
+    """How a run in a folder stands that was not judged here.
 
     Attributes:
-        workload, case, baseline: what is improved.
-        space: reads and shows proposals.
-        judge: gives their verdicts.
-        about: notes of every result.
-        install: see `SourceJob.install`.
+        folder: of the run.
+        judged: answers that were judged.
+        waiting: prompts without an answer.
+        answered: answers that are not judged yet.
+        archive: the variants so far.
     """
 
-    workload: Workload
-    case: Case
-    baseline: Kernel
-    space: Space[Any, Any]
-    judge: Evaluator
-    about: tuple[str, ...] = ()
-    install: Callable[[Result], None] | None = None
+    folder: Path
+    judged: int
+    waiting: int
+    answered: int
+    archive: Archive
+
+    def summary(self) -> str:
+        """One line."""
+        best = self.archive.best
+        score = "" if best is None else f", the best at {best.score:.3f}x"
+        return (
+            f"{self.folder}: {self.judged} answers judged{score}; {self.answered} to be judged, "
+            f"waiting for {self.waiting} answers"
+        )
 
 
 def evolve(
@@ -82,6 +91,9 @@ def evolve(
     case: str | None = None,
     arch: str | None = None,
     whole: bool = False,
+    folder: str | Path | None = None,
+    context: Sequence[str | Path] = (),
+    wait: float = 0.0,
     store: str | Path | Store | bool | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
@@ -92,58 +104,85 @@ def evolve(
 ) -> Result:
     """Let a proposer rewrite a kernel's holes (or its whole source), judge every proposal, keep the best.
 
-    The same call, made again after an interruption, goes on where it stopped: outcomes come from the store
-    and answers from a journal beside it, so that nothing is asked or paid for twice.
+    The same call, made again after an interruption, goes on where it stopped: from the run's folder where one
+    is given, else from the store and a journal of answers beside it. Nothing is asked or paid for twice.
 
     Args:
-        target: a workload from a Triton kernel or CUDA C++, as for `sassafras.optimize`; or ``gemm:MxNxK``:
-            configurations of our HGEMM kernels as JSON, compared with FP64 and timed beside cuBLASLt's best
-            algorithm of both layouts; `sassafras.matmul` on this machine uses a measured winner.
-        proposer: ``mutate`` (random edits, the control), ``endpoint:MODEL``, ``local:PATH[+ADAPTER]``, or a
-            `Proposer` of your own.
-        settings: of `sassafras.llm.evolve.Evolve`: exemplars, contrastive, temperature, repairs, ...
-        budget: ``"10m,200e,500kt,2.5usd"``: seconds, evaluations, tokens, dollars; any of them.
-        device: ``cuda``, ``model`` (modelled, a stand-in), ``auto``, or your own `Device`.
+        target: a workload from a Triton kernel or CUDA C++, as for `sassafras.optimize`; or ``gemm:MxNxK``: a
+            CUDA kernel for one matrix product, which declares its launch, compared with the kernel that
+            `sassafras.matmul` chooses and with cuBLASLt's best algorithm.
+        proposer: ``mutate`` (random edits, the control), ``endpoint:MODEL``, ``local:PATH[+ADAPTER]``,
+            ``exchange:FOLDER`` (answers come as files), ``replay:FOLDER`` (those of a recorded run, judged
+            again), or a `Proposer` of your own.
+        settings: of `sassafras.llm.evolve.Evolve`: width, proposals, contrastive, metrics, retrieval, ...
+        budget: ``"10m,200e,500kt,2.5usd"``: seconds, evaluations, tokens, dollars; any of them. Of a run in a
+            folder, seconds and evaluations are those of this call.
+        device: ``cuda``, ``model`` (modelled, a stand-in), ``auto``, or your own `Device`, which stays open.
         seed: of everything random.
-        case, arch, store, out, fresh, progress, stage: as for `sassafras.optimize`.
+        case, arch, out, fresh, progress, stage: as for `sassafras.optimize`.
         whole: let the whole source be rewritten instead of its holes.
+        folder: keeps prompts, answers, transcript and archive; it alone resumes the run.
+        context: folders whose passages are shown in prompts (extra ``llm-context``).
+        wait: seconds to wait for answers that come later, from an exchange folder.
+        store: as for `sassafras.optimize`; by default none where there is a folder.
         endpoint: fields of `sassafras.llm.endpoint.EndpointSettings`; ``device`` of a local model.
         prices: dollars a million prompt tokens and answer tokens.
 
+    Returns: the result; ``facts["waiting"]`` counts prompts that have no answer yet.
+
     Raises:
-        SassafrasError: one of its subclasses; `ProposerError` when the proposer is dead.
+        SassafrasError: one of its subclasses; `ProposerError` when the proposer is dead, `RecordError` when
+            the folder cannot be used.
     """
     say = stage or (lambda text: None)
-    shape: Shape | None = None
-    if isinstance(target, str) and target.startswith(PREFIX):
-        shape = Shape.parse(target.removeprefix(PREFIX))
-        _refuse(case=case, arch=arch, whole=whole)
-    limits = Spend.parse(budget) if isinstance(budget, str) else budget
+    target, shape = _source_target(target)
+    folder = _folder_of(proposer, folder)
+    limits = budget if isinstance(budget, Spend) else Spend.parse(str(budget))
     meter = Meter(limits.tokens, limits.dollars, *prices)
     given = dict(settings or {})
     check_settings(partial(Evolve, None), given, Evolve.name)
+    record = Record(folder)
     asked = proposer_named(proposer, endpoint)
-    loaded = load_workload(target) if shape is None else None
+    loaded = load_workload(target)
+    try:
+        passages = Passages(context) if context else None
+    except ToolMissing as error:
+        if not record.settings:
+            raise
+        say(f"{error.what}: new prompts are left to another machine")
+        passages = None
     with ExitStack() as stack:
-        opened = _device(device, arch) if shape is None else _gemm_device(device, seed)
-        stack.enter_context(closing(opened))
-        kept = stack.enter_context(opened_store(store))
-        if shape is not None:
-            assert isinstance(opened, GemmDevice)
-            subject = _gemm_subject(shape, opened)
-        else:
-            assert loaded is not None
-            subject = _source_subject(loaded, opened, case, arch, whole, say)
-        workload, which, space = subject.workload, subject.case, subject.space
+        opened = _device(device, arch)
+        if opened is not device:
+            stack.enter_context(closing(opened))
+        kept = stack.enter_context(opened_store(False if folder is not None and store is None else store))
+        workload, which, baseline, space = _subject(loaded, opened, case, arch, whole, say)
         remembered = None
         if asked is not None:
             what = (workload.name, which.name, seed, getattr(space, "description", ""))
-            remembered = Remembered(asked, meter, _journal(asked, kept, fresh, what))
+            path = None if folder is not None else _journal(asked, kept, fresh, what)
+            remembered = Remembered(asked, meter, path)
         strategy = Evolve(remembered, **given)
+        strategy.retrieve = None if passages is None else passages.find
+        strategy.wait, strategy.ahead = wait, passages is not None or not context
+        if folder is not None:
+            strategy.record = record
+            strategy.task = _begun(record, space, strategy, str(target), which, seed, whole, context)
+        if isinstance(opened, CudaDevice):
+
+            def measured(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+                say(f"profiling {len(candidates)} variants")
+                return profile(workload, which, [candidate.kernel for candidate in candidates])
+
+            strategy.profile = measured
+            strategy.reference = {
+                "device": opened.name,
+                "rival": _rival(record, shape, workload, opened, say),
+            }
         job = SourceJob(
             workload,
             which,
-            subject.baseline,
+            baseline,
             strategy,
             limits.budget,
             seed,
@@ -151,20 +190,131 @@ def evolve(
             space,
             kept,
             say,
-            about=subject.about,
-            judge=subject.judge,
-            proposals={"proposer": strategy.proposer},
+            judge=space,
+            proposals={"proposer": strategy.proposer, "context": [str(path) for path in context]},
             caps=str(limits),
             meter=meter,
-            install=subject.install,
+            deploys=shape is None,
         )
         result = job.stored_result(fresh) or job.run(progress)
     if out is not None:
         result.save(out)
         if len(strategy.archive):
-            stem = f"{workload.name}-{which.name}" if shape is not None else workload.name
-            strategy.archive.save(Path(out) / f"{stem}-variants.jsonl")
+            strategy.archive.save(Path(out) / f"{workload.name}-variants.jsonl")
     return result
+
+
+def write_prompts(
+    target: str | Path | Workload,
+    folder: str | Path,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    case: str | None = None,
+    arch: str | None = None,
+    whole: bool = False,
+    context: Sequence[str | Path] = (),
+) -> Standing:
+    """Begin a run in a folder, or go on with one, as far as that needs no device: write its open prompts.
+
+    Args: as those of `evolve`.
+
+    Raises:
+        SassafrasError: one of its subclasses.
+    """
+    target, _ = _source_target(target)
+    record = Record(folder)
+    strategy = Evolve(None, **dict(settings or {}))
+    passages = Passages(context) if context else None
+    loaded = load_workload(target)
+    _, which, _, space = _subject(
+        loaded, ProgramModel(arch or DEFAULT_ARCH), case, arch, whole, lambda _: None
+    )
+    task = _begun(record, space, strategy, str(target), which, seed, whole, context)
+    rounds = Rounds(strategy, task, record, prompt_seed(seed), None if passages is None else passages.find)
+    for number in rounds.open():
+        rounds.ask(number)
+    return standing(record, rounds.open())
+
+
+def standing(record: Record, numbers: Sequence[int]) -> Standing:
+    """How a run stands whose open prompts have these numbers."""
+    assert record.folder is not None
+    answered = sum(record.answer(number) is not None for number in numbers)
+    judged = len(set(record.judged) - {0})
+    return Standing(record.folder, judged, len(numbers) - answered, answered, record.archive())
+
+
+def replay_run(folder: str | Path) -> Standing:
+    """Walk a recorded run again without a model or a GPU: the same prompts bitwise, the same archive.
+
+    Raises:
+        SassafrasError: one of its subclasses: something differs from the record.
+    """
+    recorded = Record(folder)
+    if "settings" not in recorded.settings:
+        raise RecordError("there is no recorded run here", where=str(folder))
+    saved = recorded.settings
+    settings, task = Evolve(None, **saved["settings"]), Task(**saved["task"])
+    made = replay(recorded, settings, task, prompt_seed(int(saved["seed"])))
+    path = Path(folder) / "archive.jsonl"
+    if path.exists():
+        kept = {variant.digest: asdict(variant) for variant in Archive.load(path)}
+        if kept != {variant.digest: asdict(variant) for variant in made.archive()}:
+            raise RecordError("archive.jsonl is not the archive of the transcript", where=str(path))
+    made.folder = recorded.folder
+    return standing(made, Rounds(settings, task, made, 0).open())
+
+
+# -- what is asked for --------------------------------------------------------------------------------------
+
+
+def _source_target(target: str | Path | Workload) -> tuple[str | Path | Workload, Shape | None]:
+    """The target, and its shape where it is a matrix product."""
+    for prefix in (PREFIX, SOURCE_PREFIX):
+        if isinstance(target, str) and target.startswith(prefix):
+            text, _, config = target.removeprefix(prefix).partition("/")
+            shape = Shape.parse(text.replace(",", "x"))
+            return f"{SOURCE_PREFIX}{shape}" + (f"/{config}" if config else ""), shape
+    return target, None
+
+
+def _folder_of(proposer: Any, folder: str | Path | None) -> str | Path | None:
+    if not isinstance(proposer, str) or not proposer.startswith("exchange:"):
+        return folder
+    named = proposer.removeprefix("exchange:")
+    if folder is not None and Path(folder) != Path(named):
+        raise SearchError("the exchange folder is the run's folder", hint="leave the other one out")
+    return named or None
+
+
+def _begun(
+    record: Record,
+    space: SourceSpace,
+    strategy: Evolve,
+    target: str,
+    case: Case,
+    seed: int,
+    whole: bool,
+    context: Sequence[str | Path],
+) -> Task:
+    """The task as the folder has it; its settings are compared with these, or written."""
+    task = Task(space.brief(), space.form, space.show(space.seed()))
+    kept = record.settings.get("task")
+    record.agree(
+        {
+            "target": target,
+            "case": case.name,
+            "seed": seed,
+            "whole": whole,
+            "context": [str(path) for path in context],
+            "settings": {k: v for k, v in settings_of(strategy).items() if k != "proposer"},
+            # a brief that reads otherwise after an update does not end a run
+            "task": kept or asdict(task),
+            "sassafras": record.settings.get("sassafras", __version__),
+        }
+    )
+    return Task(**kept) if kept else task
 
 
 def _journal(asked: Proposer, store: Store | None, fresh: bool, what: tuple[Any, ...]) -> Path | None:
@@ -178,23 +328,21 @@ def _journal(asked: Proposer, store: Store | None, fresh: bool, what: tuple[Any,
     return path
 
 
-# -- sources ------------------------------------------------------------------------------------------------
-
-
-def _source_subject(
+def _subject(
     workload: Workload,
     device: Device,
     case: str | None,
     arch: str | None,
     whole: bool,
     say: Callable[[str], None],
-) -> Subject:
+) -> tuple[Workload, Case, Kernel, SourceSpace]:
+    """The workload, its case, the compiled baseline, and the space of its sources."""
     which = workload.case(case)
     say(f"compiling {workload.name} {which.name}")
     baseline = workload.build(which, arch or getattr(device, "arch", None) or DEFAULT_ARCH)
     judge = SourceEvaluator(device, workload, which, baseline)
-    space = SourceSpace(workload, which, baseline, judge, whole=whole)
-    return Subject(workload, which, baseline, space, space)
+    kind = GemmSourceSpace if (workload.source or "").startswith(SOURCE_PREFIX) else SourceSpace
+    return workload, which, baseline, kind(workload, which, baseline, judge, whole=whole, gpu=device.name)
 
 
 def _device(device: str | Device, arch: str | None) -> Device:
@@ -211,55 +359,15 @@ def _device(device: str | Device, arch: str | None) -> Device:
     return made
 
 
-# -- configurations of our HGEMM kernels --------------------------------------------------------------------
-
-
-def _refuse(**given: Any) -> None:
-    for name, value in given.items():
-        if value:
-            raise SassafrasError(f"--{name} is not for {PREFIX}MxNxK", hint="leave it out")
-
-
-def _gemm_device(device: str | Device, seed: int) -> GemmDevice:
-    if isinstance(device, GemmDevice):
-        return device
-    if not isinstance(device, str):
-        raise SearchError(f"{PREFIX}MxNxK needs a GemmDevice", hint="auto, cuda or model make one")
-    if device not in ("auto", "cuda", "model"):
-        raise DeviceError(f"there is no device {device!r}", hint="auto, cuda or model")
-    return GemmDevice(dry=device == "model" or (device == "auto" and not available()[0]), seed=seed)
-
-
-def _gemm_subject(shape: Shape, device: GemmDevice) -> Subject:
-    """The estimate's favourite is the start; figures are relative to cuBLASLt."""
-    space = GemmJsonSpace(shape, lambda config: cubin(config.instance))
-    workload = gemm_workload(shape, space.start())
-    case = workload.case(None)
-
-    def install(result: Result) -> None:
-        """Tell `sassafras.matmul` on this machine of a measured winner."""
-        from sassafras.gemm.matmul.planner import tuned_path  # loads torch
-
-        path = tuned_path(device.name)
-        header = {k: v for k, v in device.header.items() if k in ("gpu", "kernels", "cublaslt", "torch")}
-        table = TunedTable(header, [_winner_row(shape, str(result.recipe["config"]), device)])
-        (TunedTable.load(path).merged(table) if path.is_file() else table).save(path)
-
-    baseline = workload.build(case, device.arch)
-    judge = KernelEvaluator(device, None, baseline)
-    about = ("the baseline is cuBLASLt's fastest algorithm of both layouts",)
-    return Subject(workload, case, baseline, space, judge, about, install)
-
-
-def _winner_row(shape: Shape, name: str, device: GemmDevice) -> TableRow:
-    """What dispatch is told of a shape, from the last re-measurement."""
-    layout, times, lt = registry.parse(name).layout, device.last_times, device.baseline
-    same = lt is not None and lt["layout"] == layout
-    return TableRow(
-        shape,
-        layout,
-        ((name, times[name]),),
-        times[f"torch_{layout}"],
-        times["lt"] if same else None,
-        lt if same else None,
-    )
+def _rival(
+    record: Record, shape: Shape | None, workload: Workload, device: CudaDevice, say: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """cuBLASLt's best algorithm's time relative to the baseline's, measured once on every kind of GPU."""
+    if shape is None:
+        return None
+    for event in record.references:
+        if event.get("device") == device.name and event.get("rival"):
+            return dict(event["rival"])
+    say("timing cuBLASLt's algorithms")
+    found = rival(shape, from_fields(workload.meta["config"]))
+    return {"name": "cuBLASLt's best algorithm", **found}

@@ -1,4 +1,4 @@
-"""What the timing model expects of instructions, for schedules built from scratch."""
+"""Costs of instructions on the timing model, for schedules built from scratch."""
 
 from __future__ import annotations
 

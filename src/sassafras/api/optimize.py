@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,23 +17,30 @@ from sassafras.core import Budget, Device, DeviceError, Kernel, SearchError, Spa
 from sassafras.frontend.ptxas_options import of as ptxas_option_space
 from sassafras.jobs.job import Job
 from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, open_device, opened_store
+from sassafras.jobs.rates import work_of
 from sassafras.jobs.result import Result
 from sassafras.schedule.spaces import space_of
 from sassafras.search import Progress, Strategy
 from sassafras.store import Store
 from sassafras.validate import Validator
 
+from .check import refuse_wrong
 from .instruction_costs import informed
+from .live import of_launch
 from .ptxas_options import load as load_ptxas_options
+
+#: seconds of search by the effort that a user names
+EFFORTS = {"quick": "10s", "normal": "60s", "full": "10m"}
 
 
 def optimize(
-    target: str | Path | Workload,
-    *,
+    target: str | Path | Workload | Callable[..., Any],
+    *args: Any,
     strategy: str | Strategy | type | None = None,
     settings: Mapping[str, Any] | None = None,
     preset: str | None = None,
     budget: str | Budget | None = None,
+    effort: str = "normal",
     device: str | Device = "auto",
     seed: int = 0,
     case: str | None = None,
@@ -44,24 +53,28 @@ def optimize(
     space: str | Callable[[Kernel], Space[Any, Any]] | None = None,
     cluster: str | None = None,
     workers: int | None = None,
+    check: bool = True,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
+    **kwargs: Any,
 ) -> Result:
     """Search a faster schedule for a kernel, prove the winner legal, measure it afresh, and keep it.
 
     The same call, made again after an interruption, goes on where it stopped; after it finished, it returns
-    the stored result at once.
+    the stored result immediately.
 
     Args:
-        target: a workload, or what `sassafras.targets.load` reads: ``file.py[:attribute]``,
-            ``file.toml``, ``suite:NAME[/CASE]``.
+        target: a workload; or what `sassafras.targets.load` reads: ``file.py[:attribute]``,
+            ``file.toml``, ``suite:NAME[/CASE]``; or a launch, ``optimize(kernel[grid], *args, **kwargs)``
+            with tensors on a GPU or, for the timing model, on the CPU (`sassafras.workload_of`).
         strategy: a name of `sassafras.search.names()`, or your own strategy (class or object). By default
             ``"guided"``, which found most on an H200; ``"anneal"`` in a space of your own,
             of which it asks no more than moves.
         settings: fields of a strategy given by name or class.
         preset: a paper's protocol instead of a strategy: ``"cuasmrl"`` or ``"sip"``; `settings` change it.
-        budget: for example ``"60s"`` (the default without a preset), ``"3000e"`` (evaluations),
-            ``"60s,3000e"``.
+        budget: for example ``"60s"``, ``"3000e"`` (evaluations), ``"60s,3000e"``; None: the
+            preset's, or that of `effort`.
+        effort: ``"quick"`` (10 s), ``"normal"`` (60 s) or ``"full"`` (10 min) of search.
         device: ``"cuda"``, ``"model"`` (the timing model, no GPU), ``"auto"`` (CUDA where there is a GPU), or
             your own `Device`.
         seed: of everything random in the search.
@@ -78,12 +91,15 @@ def optimize(
         cluster: search on every GPU of a Ray cluster, an independent search each (``"auto"`` or
             ``HOST:PORT``; see `docs/guides/cluster.md`); with ``device="model"`` on every CPU.
         workers: how many of them to use, by default all.
+        check: before a modelled run, check the case in Triton's interpreter (`sassafras.check`), and refuse
+            what is wrong; a GPU checks by itself.
         progress: called after each new outcome.
         stage: called with a line of text when another part of the work begins.
 
     Raises:
         SassafrasError: one of its subclasses, with what is wrong, where, and what to do.
     """
+    asked = locals()
     say = stage or (lambda text: None)
     if workers is not None and cluster is None:
         raise SearchError("there are workers only in a cluster", hint="--cluster auto, or HOST:PORT")
@@ -96,7 +112,14 @@ def optimize(
     if strategy is None:
         strategy = "guided" if space is None or isinstance(space, str) else "anneal"
     chosen = search.get(strategy, settings)
-    limit = budget if isinstance(budget, Budget) else Budget.parse(budget or "60s")
+    if effort not in EFFORTS:
+        raise SearchError(f"there is no effort {effort!r}", hint=", ".join(EFFORTS))
+    limit = Budget.of(EFFORTS[effort] if budget is None else budget)
+    if callable(target):
+        given = {name: value for name, value in _OPTIONS.items() if asked[name] != value}
+        target = of_launch(target, args, kwargs, given, device if isinstance(device, str) else "auto", arch)
+    elif args or kwargs:
+        raise TypeError(f"optimize() takes no {', '.join(kwargs) or 'further arguments'} with this target")
     workload = load_workload(target)
     which = workload.case(case)
     with ExitStack() as stack:
@@ -128,10 +151,22 @@ def optimize(
             make = informed(make, workload, which)
         kind = Job if pool is None else partial(IslandsJob, pool=pool, make_space=make)
         job = kind(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
-        result = job.stored_result(fresh) or job.run(progress)
+        result = job.stored_result(fresh)
+        if result is None:
+            if check and opened.modelled and pool is None:
+                job.about += refuse_wrong(workload, which.name, chosen_arch, say)
+            result = job.run(progress)
+    if "cases" not in result.facts:
+        result = replace(result, facts={**result.facts, "work": work_of(workload, which)})
     if out is not None:
         result.save(out)
     return result
+
+
+#: options of `optimize` and their defaults
+_OPTIONS = {
+    p.name: p.default for p in inspect.signature(optimize).parameters.values() if p.kind is p.KEYWORD_ONLY
+}
 
 
 def _pool(cluster: str, device: str | Device, workers: int | None) -> Pool:

@@ -1,4 +1,4 @@
-"""`sassafras tune CAPTURE`: down the list by GPU time, all shapes at once, and what to expect of it."""
+"""`sassafras tune CAPTURE`: kernels in order of GPU time, on all their shapes, and the expected change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import Device, Interval, SassafrasError
+from sassafras.core import Budget, Device, Interval, SassafrasError
 from sassafras.frontend.captured.files import Captured, CapturedVariant, read
 from sassafras.frontend.captured.workloads import workload
 from sassafras.jobs.opening import open_device
@@ -165,6 +165,8 @@ def optimize_captured(
     """
     captured = path if isinstance(path, Captured) else read(path)
     say = stage or (lambda text: None)
+    if "budget" in options:
+        options["budget"] = Budget.of(options["budget"])  # refused once, not for every kernel
     make = device if callable(device) else lambda: open_device(str(device))
     shares = captured.shares()
     rows: list[CapturedRow] = []

@@ -1,4 +1,4 @@
-"""Everything that can be done to find a kernel wrong: `verify`. What could not be done is said."""
+"""`verify`: all checks that can find a kernel wrong; lists those that are not possible here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What integer tensors held before a launch: indices, lengths and tables steer what a kernel does."""
+"""Contents of integer tensors before a launch: indices, lengths and tables that control a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several processes recorded, as one capture."""
+"""Merges the recordings of several processes into one capture."""
 
 from __future__ import annotations
 
@@ -85,16 +85,24 @@ def _add(variants: dict[str, dict[str, Any]], row: dict[str, Any]) -> None:
 def _judge(folder: Path, row: dict[str, Any]) -> tuple[dict[str, str], str]:
     """Roles of the pointers, and why the kernel cannot be made a workload."""
     try:
-        found = roles((folder / f"{row['digest']}.ttir").read_text(encoding="utf-8"))
+        text = (folder / f"{row['digest']}.ttir").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        found = None
+        text = ""
+    found = roles(text)
     problem = ""
+    if "tt.print" in text:
+        problem = "the kernel prints (tl.device_print): remove that for the search"
     if row.get("cooperative"):
         problem = "it is launched cooperatively, or with programmatic dependent launch"
     for shape in row["shapes"]:
         for name, value in shape["args"].items():
             if isinstance(value, dict) and "unsupported" in value:
                 problem = f"argument {name!r} is a {value['unsupported']}"
+                if value["unsupported"] == "TensorDescriptor":
+                    problem = (
+                        f"argument {name!r} is a tensor descriptor made on the host: pass the tensor, and "
+                        "make it in the kernel with tl.make_tensor_descriptor"
+                    )
             elif isinstance(value, dict) and value.get("strides") and min(value["strides"], default=0) < 0:
                 problem = f"argument {name!r} has negative strides"
     return dict(found or {}), problem

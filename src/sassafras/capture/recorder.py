@@ -1,4 +1,4 @@
-"""What a process launches, written to its own file as it goes: a kill loses the last seconds' counts."""
+"""Records a process's launches in a file, continuously: a kill loses the counts of the last seconds."""
 
 from __future__ import annotations
 

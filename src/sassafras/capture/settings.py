@@ -1,4 +1,4 @@
-"""How a capture is asked for: by arguments, else by environment variables that `sassafras capture` sets."""
+"""Settings of a capture: from arguments, else from environment variables that `sassafras capture` sets."""
 
 from __future__ import annotations
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from . import capture as capturing
+from . import check as checking
 from . import compare as comparing
 from . import (
     disasm,
     doctor,
+    examples,
     gemm,
     latency,
     optimize,
@@ -77,15 +79,15 @@ app = typer.Typer(
     name="sassafras",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # help says [:attribute] and [/CASE]: Rich takes these for markup, and fails
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Makes GPU kernels faster after the compiler has finished, and believes only speed-ups that it can "
-    "prove correct and measure honestly.",
-    epilog="--debug, anywhere on the line, shows the traceback of an error.",
+    help="Make GPU kernels faster after the compiler has finished: search instruction schedules, prove them "
+    "legal, measure them, and deploy them.",
+    epilog="Add --debug anywhere on the line to show the traceback of an error.",
 )
 app.command("optimize")(optimize.command)
+app.command("check")(checking.command)
 app.command("tune")(tune.command)
 app.command("ptxas-options")(ptxas_options.command)
 app.command("explain")(explaining.command)
@@ -104,8 +106,19 @@ app.command("status")(status.command)
 app.command("capture", context_settings={"allow_interspersed_args": False})(capturing.command)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.command)
 app.command("version")(version.command)
+examples.add(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        version.command()
+        raise typer.Exit
 
 
 @app.callback()
-def _main() -> None:
-    """Options shared by all commands (none but --help and --debug)."""
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options shared by all commands."""

@@ -18,22 +18,19 @@ from .files import folder
 
 def command(
     command: options.Program = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the capture.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="New or empty folder for the capture.")] = Path(
         "captured"
     ),
     tensor_mib: Annotated[
-        float, typer.Option(min=0, help="Keep the contents of integer tensors up to this size.")
+        float, typer.Option(min=0, help="Keep the contents of integer tensors up to this size, in MiB.")
     ] = 1.0,
     all_mib: Annotated[
-        float, typer.Option(min=0, help="Keep contents up to this total size per process.")
+        float, typer.Option(min=0, help="Keep contents up to this total size per process, in MiB.")
     ] = 64.0,
     cases: Annotated[int, typer.Option(min=1, help="Number of shapes to keep per compiled kernel.")] = 32,
     json: options.Json = False,
 ) -> None:
-    """Run a program and record the Triton kernels that it launches, as workloads for `sassafras tune`.
-
-    Example: sassafras capture -o captured -- python serve.py
-    """
+    """Run a program and record the Triton kernels that it launches, as workloads for `sassafras tune`."""
     from sassafras.capture import merge
     from sassafras.capture.settings import CaptureSettings
     from sassafras.core import SassafrasError

@@ -13,10 +13,10 @@ from .console import print_json
 
 def command(
     target: Annotated[
-        str, typer.Argument(help="The workload that both run: file.py, file.toml, suite:NAME.")
+        str, typer.Argument(help="The workload of both cubins: file.py, file.toml, suite:NAME.")
     ],
-    a: Annotated[Path, typer.Argument(help="A cubin: the baseline.", show_default=False)],
-    b: Annotated[Path, typer.Argument(help="Another cubin.", show_default=False)],
+    a: Annotated[Path, typer.Argument(help="The baseline's cubin.", show_default=False)],
+    b: Annotated[Path, typer.Argument(help="The cubin to compare with it.", show_default=False)],
     case: options.Case = None,
     processes: Annotated[int, typer.Option(min=2, help="Number of fresh processes to measure in.")] = 5,
     rounds: Annotated[int, typer.Option(min=4, help="Number of interleaved rounds per process.")] = 100,

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+#: exit status of a search that Ctrl-C or SIGTERM ended; the best so far is kept
+INTERRUPTED = 130
+
 
 def stdout() -> Console:
     """A console for results."""

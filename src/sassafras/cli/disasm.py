@@ -12,7 +12,7 @@ from .files import about, read
 
 def command(
     cubin: Annotated[Path, typer.Argument(help="A cubin.", show_default=False)],
-    kernel: Annotated[str | None, typer.Option(help="Only this kernel.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="Print only this kernel.")] = None,
 ) -> None:
     """Print a cubin's instructions with their control codes and basic blocks.
 

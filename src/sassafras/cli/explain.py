@@ -15,7 +15,7 @@ def command(
     target: Annotated[
         str,
         typer.Argument(
-            help="A target of optimize (its best stored kernel), run:N, or a result's JSON file.",
+            help="A target of optimize (for its best stored kernel), run:N, or a result's JSON file.",
             show_default=False,
         ),
     ],
@@ -23,15 +23,16 @@ def command(
     case: options.Case = None,
     arch: options.Arch = None,
     device: options.Device = "auto",
-    limit: Annotated[int, typer.Option(help="Judge at most this many schedules.")] = 600,
-    keep: Annotated[float, typer.Option(help="Share of the gain that the named moves have to keep.")] = 0.95,
-    remeasure: Annotated[
-        int, typer.Option(help="Number of the largest moves to re-measure (on the model: to re-draw).")
-    ] = 5,
+    limit: Annotated[int, typer.Option(help="Evaluate at most this many schedules.")] = 600,
+    keep: Annotated[float, typer.Option(help="Share of the gain that the listed moves must keep.")] = 0.95,
+    remeasure: Annotated[int, typer.Option(help="Number of moves to re-measure, largest first.")] = 5,
     most: Annotated[int, typer.Option(help="List at most this many moves.")] = 20,
     store: options.StorePath = None,
     save: Annotated[
-        Path | None, typer.Option(help="Write the JSON here, and the reduced schedule's cubin beside it.")
+        Path | None,
+        typer.Option(
+            help="Write the explanation to this JSON file, and the reduced schedule's cubin beside it."
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:

@@ -11,28 +11,36 @@ from . import files, options
 from .console import note, print_json, print_table
 
 app = typer.Typer(
-    help="HGEMM: our kernels against cuBLAS and cuBLASLt.", no_args_is_help=True, rich_markup_mode=None
+    help="List, build and measure the GEMM kernels of sassafras.matmul.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
 @app.command("bench")
 def bench(
-    grid: Annotated[str, typer.Option(help=f"{options.GRIDS}.")] = "cuda-l2",
+    grid: Annotated[str, typer.Option(help=f"Shapes to measure: {options.GRIDS}.")] = "cuda-l2",
     mode: Annotated[
-        str, typer.Option(help="offline: calls back to back; server: isolated calls at random times.")
+        str,
+        typer.Option(
+            help="Protocol: offline (calls back to back) or server (isolated calls at random times)."
+        ),
     ] = "offline",
     bands: options.Bands = None,
     shapes: options.Sample = None,
-    seconds: Annotated[float, typer.Option(help="Seconds of GPU time to measure a shape with.")] = 0.1,
+    seconds: Annotated[float, typer.Option(help="GPU time to measure each shape for, in seconds.")] = 0.1,
     configs: Annotated[
-        int, typer.Option(help="Number of our configurations to screen, per shape and layout.")
+        int, typer.Option(help="Number of configurations to time when selecting, per shape and layout.")
     ] = 128,
     exclude: options.Exclude = "",
-    processes: Annotated[int, typer.Option(help="Number of fresh processes that measure.")] = 1,
-    rate: Annotated[float, typer.Option(help="Server mode: calls per second.")] = 1000.0,
-    calls: Annotated[int, typer.Option(help="Server mode: number of calls of each contestant.")] = 30,
+    processes: Annotated[int, typer.Option(help="Number of fresh processes to measure in.")] = 1,
+    rate: Annotated[float, typer.Option(help="With --mode server: calls per second.")] = 1000.0,
+    calls: Annotated[int, typer.Option(help="With --mode server: number of calls of each contestant.")] = 30,
     cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
     apart: options.Apart = True,
+    known: Annotated[
+        bool, typer.Option(help="Choose among the recorded configurations of a shape, by isolated calls.")
+    ] = False,
     gpus: options.Gpus = 1,
     minutes: options.Minutes = None,
     seed: options.Seed = 0,
@@ -42,13 +50,14 @@ def bench(
     dry_run: options.Dry = False,
     json: options.Json = False,
 ) -> None:
-    """Time our kernels, sassafras.matmul, torch.matmul, cuBLAS, cuBLASLt's heuristic and AutoTuning on a GPU.
+    """Time Sassafras kernels, sassafras.matmul, torch, cuBLAS, cuBLASLt's heuristic and AutoTuning on a GPU.
 
     Selection and reported measurements run in separate processes. The same command resumes.
-    Shapes off the grid are never tuned: there sassafras.matmul uses the shipped table.
+    The exit status is 1 when a result was wrong or a shape failed.
+    The judge grids are never tuned: sassafras.matmul predicts there, from the shipped table.
     """
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
-    from sassafras.gemm.bench.options import Options
+    from sassafras.gemm.bench.options import Options, of_known
     from sassafras.gemm.bench.report import table
     from sassafras.gemm.bench.runs import RunSettings, benchmark
 
@@ -63,36 +72,40 @@ def bench(
         tuned=not judges(grid),
         exclude=exclude,
     )
+    if known:
+        thorough = of_known(thorough)
     chosen = choose_shapes(grid, bands, shapes, seed)
     files.folder(out)
     settings = RunSettings(
         out, thorough, gpus, minutes=minutes, dry=dry_run, fresh=fresh, cache=cache, say=note
     )
-    name = file_name(grid, mode)
+    name = file_name(grid, mode, rate)
     path, summary = benchmark(chosen, settings, mode=mode, processes=processes, name=name)
     if json:
         print_json(summary)
-        return
-    columns, cells = table(summary)
-    title = "modelled, nothing was measured" if dry_run else "geometric means, baseline / ours"
-    print_table(title, columns, cells)
-    if summary["pending"]:
-        note(f"{summary['pending']} shapes are left: run the same command again")
-    note(f"wrote {path}")
+    else:
+        columns, cells = table(summary)
+        title = "modelled, nothing was measured" if dry_run else "geometric means, baseline / ours"
+        print_table(title, columns, cells)
+        if summary["pending"]:
+            note(f"{summary['pending']} shapes are left: run the same command again")
+        note(f"wrote {path}")
+    if summary["failed"] or summary["wrong_in_selection"]:
+        note(f"{summary['failed']} shapes failed, {summary['wrong_in_selection']} configurations were wrong")
+        raise typer.Exit(1)
 
 
 @app.command("configs")
 def configs(
-    shape: Annotated[str, typer.Argument(help="MxNxK")],
+    shape: Annotated[str, typer.Argument(help="Extents of the product: MxNxK.")],
     rejected: Annotated[
-        bool, typer.Option("--rejected", help="List those that cannot run, with the reason.")
+        bool, typer.Option("--rejected", help="List the configurations that cannot run, with the reason.")
     ] = False,
     limit: Annotated[int, typer.Option(help="Number of lines to print.")] = 40,
 ) -> None:
-    """List our configurations for a shape, best estimate first. Needs no GPU."""
+    """List the configurations of a shape, best estimate first. Needs no GPU."""
     from sassafras.gemm.configs import registry
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.cost_model import estimate_us
 
     problem = Shape.parse(shape)
     if rejected:
@@ -103,29 +116,28 @@ def configs(
         ]
         print_table("", ["configuration", "why not"], rows[:limit])
         return
-    ranked = sorted(registry.legal(problem), key=lambda c: (estimate_us(c, problem), c.name))
+    ranked = sorted(registry.legal(problem), key=lambda c: (c.estimate_us(problem), c.name))
     rows = [
-        [c.name, "x".join(map(str, c.tile)), _ranges(c), f"{estimate_us(c, problem):.2f}"] for c in ranked
+        [c.name, "x".join(map(str, c.tile)), str(c.ranges), f"{c.estimate_us(problem):.2f}"] for c in ranked
     ]
     print_table(f"{len(rows)} legal", ["configuration", "tile", "ranges of k", "estimate (us)"], rows[:limit])
-
-
-def _ranges(config: Any) -> str:
-    """How many ranges k is cut into: slices (of warps and of a cluster) or parts."""
-    return str(getattr(config, "ranges", config.slices))
 
 
 @app.command("build")
 def build(
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder, for $SASSAFRAS_GEMM_CACHE of the deployment [default: the cache]."),
+        typer.Option(help="Folder to write to; deploy it as $SASSAFRAS_GEMM_CACHE [default: the cache]."),
     ] = None,
-    only: Annotated[str, typer.Option(help="Build only kernels that this regular expression finds.")] = "",
-    workers: Annotated[int | None, typer.Option(help="Number of processes [default: one per core].")] = None,
-    launcher: Annotated[bool, typer.Option(help="Build the compiled launcher of this Python, too.")] = True,
+    only: Annotated[
+        str, typer.Option(help="Build only kernels whose name matches this regular expression.")
+    ] = "",
+    workers: Annotated[
+        int | None, typer.Option(help="Number of compiling processes [default: one per core].")
+    ] = None,
+    launcher: Annotated[bool, typer.Option(help="Build the C++ launcher for this Python, too.")] = True,
     check: Annotated[
-        bool, typer.Option("--check", help="Build nothing; status 1 when something is missing.")
+        bool, typer.Option("--check", help="Build nothing; exit code 1 if a file is missing.")
     ] = False,
 ) -> None:
     """Compile all kernels of sassafras.matmul ahead of time. Needs no GPU; keeps existing files."""
@@ -149,11 +161,11 @@ def build(
 
 @app.command("choose")
 def choose(
-    shapes: Annotated[list[str] | None, typer.Argument(help="MxNxK ...")] = None,
-    layout: Annotated[str, typer.Option(help="nn, tn or both.")] = "both",
-    gpu: Annotated[str, typer.Option(help="Name of the GPU whose table is used.")] = "NVIDIA H200",
+    shapes: Annotated[list[str] | None, typer.Argument(help="Extents of the products: MxNxK ...")] = None,
+    layout: Annotated[str, typer.Option(help="Layout of the operands: nn, tn or both.")] = "both",
+    gpu: Annotated[str, typer.Option(help="GPU whose table to use.")] = "NVIDIA H200",
 ) -> None:
-    """Show which implementation serves a product (ours, cuBLASLt or torch), and why. Needs no GPU."""
+    """Show which implementation serves a product (Sassafras, cuBLASLt or torch), and why. Needs no GPU."""
     from sassafras.core import SassafrasError
     from sassafras.gemm.configs.backward import PART
     from sassafras.gemm.matmul.planner import load_table
@@ -183,5 +195,13 @@ def choose(
                 return config.layout == layout and not config.why_illegal(shape)
 
             choice = chooser.choose(shape, one, legal)
-            rows.append([text, one, choice.config or choice.member, f"{choice.speedup:.3f}", choice.why])
+            rows.append(
+                [
+                    text,
+                    one,
+                    choice.config.name if choice.config else choice.member,
+                    f"{choice.speedup:.3f}",
+                    choice.why,
+                ]
+            )
     print_table("", ["shape", "layout", "served by", "over torch", "why"], rows)

@@ -1,4 +1,4 @@
-"""``sassafras latency mine | adopt | show``"""
+"""``sassafras latency mine | show``"""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ app = typer.Typer(
     help="Show or build tables of the smallest issue distances that ptxas emits.",
 )
 
-Arch = Annotated[str, typer.Option(help="Architecture.")]
+Arch = Annotated[str, typer.Option(help="Architecture of the table.")]
 
 
 @app.command()
 def mine(
-    paths: Annotated[list[Path], typer.Argument(help="Cubins, or folders of cubins.", show_default=False)],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Cubins or folders of cubins to read.", show_default=False)
+    ],
     out: Annotated[Path, typer.Option(help="File to write the table to.", show_default=False)],
     arch: Arch = "sm_90",
 ) -> None:
@@ -35,53 +37,20 @@ def mine(
 
 
 @app.command()
-def adopt(
-    result: Annotated[
-        Path, typer.Argument(help="latencies.json of benchmarks/latencies.py.", show_default=False)
-    ],
-    out: Annotated[Path | None, typer.Option(help="File to write; by default the package's own.")] = None,
-    arch: Arch = "sm_90",
-) -> None:
-    """Build the table of measured latencies from a result file."""
-    import json
-    import lzma
-
-    from sassafras.core import LatencyTableError
-    from sassafras.sass import archs
-    from sassafras.sass.latency import LatencyTable, measured
-
-    try:
-        content = result.read_bytes()
-        data = json.loads(lzma.decompress(content) if result.suffix == ".xz" else content)
-    except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
-        raise LatencyTableError(
-            f"cannot be read as JSON: {error}",
-            where=str(result),
-            hint="benchmarks/latencies.py writes such files: run, report, publish",
-        ) from None
-    name = archs.get(arch).table
-    table = measured.adopt(data if isinstance(data, dict) else {}, name)
-    target = out or measured.place(name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    table.save(target)
-    mined = LatencyTable.load(name, source="mined").rows
-    more = [k for k, m in table.rows.items() if k in mined and mined[k].cycles <= m.fault]
-    less = sum(k in mined and mined[k].cycles > m.cycles for k, m in table.rows.items())
-    print(f"{len(table.rows)} measured rows written to {target}; {less} need less than ptxas leaves")
-    if more:
-        print(f"DANGER: {len(more)} need more than the mined table allows:")
-        for key in more:
-            print(f"  {' '.join(key)}: mined {mined[key].cycles}, wrong at {table.rows[key].fault}")
-
-
-@app.command()
 def show(
     arch: Arch = "sm_90",
-    producer: Annotated[str | None, typer.Option(help="Only opcodes with this prefix.")] = None,
-    consumer: Annotated[str | None, typer.Option(help="Only opcodes with this prefix.")] = None,
-    kind: Annotated[str | None, typer.Option(help="raw, waw, war or issue.")] = None,
-    table: Annotated[Path | None, typer.Option(help="Another table than the packaged one.")] = None,
-    source: Annotated[str | None, typer.Option(help="mined, or measured on top of it.")] = None,
+    producer: Annotated[
+        str | None, typer.Option(help="Print only rows whose producer has this opcode prefix.")
+    ] = None,
+    consumer: Annotated[
+        str | None, typer.Option(help="Print only rows whose consumer has this opcode prefix.")
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Print only this kind of pair: raw, waw, war or issue.")
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="Print the table in this file instead of the packaged one.")
+    ] = None,
 ) -> None:
     """Print the table in use, or a part of it."""
     from sassafras.core import LatencyTableError
@@ -91,11 +60,11 @@ def show(
 
     if kind is not None and kind not in KINDS:
         raise LatencyTableError(f"there is no kind {kind!r} of distance", hint=f"one of {', '.join(KINDS)}")
-    loaded = LatencyTable.load(archs.get(arch).table, table, source)
+    loaded = LatencyTable.load(archs.get(arch).table, table)
     rows = [
         [
             *key,
-            str(loaded.measured[key].cycles if key in loaded.measured else seen.cycles),
+            str(seen.cycles),
             str(seen.samples),
             str(seen.attained),
             "yes" if loaded.distance(*key) is not None else "no",

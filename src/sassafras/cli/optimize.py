@@ -1,27 +1,35 @@
-"""``sassafras optimize TARGET``"""
+"""``sassafras optimize TARGET...``"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import options
-from .console import note, print_json, stderr
+from .console import INTERRUPTED, error, note, print_json, stderr
 from .files import folder
+
+if TYPE_CHECKING:
+    from sassafras.jobs.result import Result
 
 
 def command(
-    target: options.Target,
-    case: options.Case = None,
+    context: typer.Context,
+    targets: Annotated[list[str], typer.Argument(help=options.TARGET_FORMS, show_default=False)],
+    case: Annotated[
+        str | None, typer.Option(help="The workload's case, or all: a search each [default: its first].")
+    ] = None,
     arch: options.Arch = None,
-    ptxas: Annotated[Path | None, typer.Option(help="Assemble the baseline with this ptxas.")] = None,
+    ptxas: Annotated[
+        Path | None, typer.Option(help="Assemble the baseline with this ptxas executable.")
+    ] = None,
     ptxas_options: Annotated[
-        Path | None, typer.Option(help="Start from the choice in this file of `sassafras ptxas-options`.")
+        Path | None, typer.Option(help="Use the baseline that `sassafras ptxas-options` wrote to this file.")
     ] = None,
     space: Annotated[
-        str, typer.Option(help="What may change: swaps, control, renaming or blocks.")
+        str, typer.Option(help="Search space: swaps (order and stall counts), control, renaming or blocks.")
     ] = "swaps",
     device: options.Device = "auto",
     strategy: Annotated[
@@ -30,62 +38,77 @@ def command(
     ] = None,
     settings: options.Settings = None,
     preset: Annotated[
-        str | None, typer.Option(help="A paper's protocol instead of a strategy: cuasmrl or sip.")
+        str | None, typer.Option(help="Use a paper's protocol instead of a strategy: cuasmrl or sip.")
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(help="60s, 5m, 3000e (evaluations), or 60s,3000e [default: 60s, or the preset's]."),
+        typer.Option(help="Limit of each search in time or evaluations: 60s, 5m, 3000e, or 60s,3000e."),
+    ] = None,
+    effort: Annotated[
+        str | None, typer.Option(help="Instead of a budget: quick (10s), normal (60s, default), full (10m).")
     ] = None,
     seed: options.Seed = 0,
     store: options.StorePath = None,
-    out: Annotated[Path, typer.Option(help="Folder for the winner's cubin and JSON.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder to write the cubin and its JSON file to.")] = Path(
         "sassafras-out"
     ),
     fresh: options.Fresh = False,
     cluster: options.Cluster = None,
     workers: options.Workers = None,
+    check: Annotated[bool, typer.Option(help="Check the workload before a modelled run.")] = True,
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
     """Search for a faster schedule of a kernel, prove it legal, measure it, and store it.
 
-    Ctrl-C keeps the best so far; the same command resumes. Without a GPU the timing model judges, and the
-    result says so.
+    Ctrl-C keeps the best so far (exit code 130); the same command resumes. Without a GPU the timing model
+    judges, and the result says so. Several targets or --case all end in a table.
     """
     from sassafras.api.optimize import optimize
+    from sassafras.api.optimize_all import optimize_all
+    from sassafras.core import SearchError
     from sassafras.search import parse_settings
 
     from .progress import Show
 
+    if budget is not None and effort is not None:
+        raise SearchError(f"both --budget {budget} and --effort {effort} are given", hint="give one")
     folder(out)
+    several = len(targets) > 1 or case == "all"
     with Show(quiet=quiet) as show:
-        result = optimize(
-            target,
-            strategy=strategy,
-            settings=parse_settings(settings or []),
-            preset=preset,
-            budget=budget,
-            device=device,
-            seed=seed,
-            case=case,
-            arch=arch,
-            ptxas=ptxas,
-            ptxas_options=ptxas_options,
-            space=space,
-            store=store,
-            fresh=fresh,
-            cluster=cluster,
-            workers=workers,
-            progress=show.progress,
-            stage=show.stage,
-        )
-    files = result.save(out)
+        own = ("targets", "out", "quiet", "json")
+        given: dict[str, Any] = {k: v for k, v in context.params.items() if k not in own}
+        given["settings"] = parse_settings(settings or [])
+        given |= {"effort": effort or "normal", "progress": show.progress, "stage": show.stage}
+        if several:
+            found = optimize_all(targets, finished=lambda one: one.save(out), **given)
+        else:
+            result = optimize(targets[0], **given)
+    if not several:
+        _show(result, result.save(out), targets[0], quiet, json)
+        raise typer.Exit(INTERRUPTED if result.reason == "interrupted" else 0)
+    if json:
+        print_json({"results": [one.to_json() for one in found.results], "failures": found.failures})
+    else:
+        print(found.summary())
+        note(f"wrote {len(found.results)} cubins with their evidence to {out}")
+    if any(one.reason == "interrupted" for one in found.results):
+        raise typer.Exit(INTERRUPTED)
+    if found.failures:
+        error(f"{len(found.failures)} of {len(found.failures) + len(found.results)} could not be searched")
+        raise typer.Exit(2)
+
+
+def _show(result: Result, files: tuple[Path, Path], target: str, quiet: bool, json: bool) -> None:
+    """One result: the line on stdout, what else is to be known on stderr."""
     if json:
         print_json(result.to_json() | {"files": [str(path) for path in files]})
         return
     print(result.summary())
     if quiet:
         return
+    if rates := result.rates():
+        note(rates)
     for assumption in result.assumptions():
         note(f"model assumes: {assumption}")
     for text in result.notes:
@@ -101,3 +124,18 @@ def command(
     if result.from_store:
         note("this search finished before: the stored result; --fresh starts over")
     note(f"wrote {files[0]} and {files[1].name}")
+    note(f"next: {_next(result, target)}")
+
+
+def _next(result: Result, target: str) -> str:
+    """The command to type after this result."""
+    case = f"{target} --case {result.case}"
+    if result.reason == "interrupted":
+        return f"sassafras optimize {case} (resumes)"
+    if result.modelled and not result.improved:
+        return f"sassafras optimize {case} --effort full, or the same on a machine with a GPU"
+    if result.modelled:
+        return f"sassafras optimize {case}, on a machine with a GPU; sassafras explain {case}"
+    if not result.improved:
+        return f"sassafras optimize {case} --effort full, or --space control"
+    return f"sassafras verify {target}; sassafras run -- python PROGRAM deploys it"

@@ -7,32 +7,32 @@ from typing import Annotated
 
 import typer
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        help="file.py[:attribute], file.toml, captured.json:KERNEL, or suite:NAME[/CASE].", show_default=False
-    ),
-]
-Case = Annotated[str | None, typer.Option(help="The workload's case [default: its first].")]
+TARGET_FORMS = "file.py[:attribute], file.toml, captured.json[:KERNEL], suite:NAME[/CASE] or gemm:MxNxK."
+Target = Annotated[str, typer.Argument(help=TARGET_FORMS, show_default=False)]
+Case = Annotated[str | None, typer.Option(help="Case of the workload [default: the first].")]
 Arch = Annotated[
     str | None, typer.Option(help="Architecture to compile for [default: the GPU's, or sm_90a].")
 ]
-Device = Annotated[str, typer.Option(help="auto, cuda (measures), or model (the timing model).")]
-Strategy = Annotated[str, typer.Option(help="guided, anneal, greedy, random_walk, list, ppo or sip.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting of the search, NAME=VALUE; repeatable.")
+Device = Annotated[
+    str, typer.Option(help="Where candidates run: cuda (a GPU), model (the timing model), or auto.")
 ]
-Budget = Annotated[str, typer.Option(help="Seconds or evaluations: 60s, 5m, 3000e, or 60s,3000e.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Strategy = Annotated[
+    str, typer.Option(help="Search strategy: guided, anneal, greedy, random_walk, list, ppo or sip.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting of the strategy, NAME=VALUE; repeatable.")
+]
+Budget = Annotated[
+    str, typer.Option(help="Limit of the search in time or evaluations: 60s, 5m, 3000e, or 60s,3000e.")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of all random choices.")]
 StorePath = Annotated[
     Path | None,
-    typer.Option("--store", help="The store's file [default: $SASSAFRAS_STORE or the data folder]."),
+    typer.Option("--store", help="Database of results [default: $SASSAFRAS_STORE or the data folder]."),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")]
 Cluster = Annotated[str | None, typer.Option(help="Search on all GPUs of a Ray cluster: auto, or HOST:PORT.")]
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="Number of the cluster's workers to use [default: all].")
-]
+Workers = Annotated[int | None, typer.Option(min=1, help="Number of workers to use [default: all].")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result line only.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Program = Annotated[
@@ -41,19 +41,21 @@ Program = Annotated[
 
 # of the commands that time matrix products
 GRIDS = (
-    "cuda-l2 (1,000 shapes), judge-1 to judge-7 (never tuned), learn-1 to learn-4, backward, or a list: "
+    "cuda-l2 (1,000 shapes), judge-1 to judge-7 (never tuned), learn-1 to learn-4, backward, or shapes: "
     "64x64x64,128x64x512"
 )
 PRODUCTS_FOLDER = Path("sassafras-out/hgemm")
-Bands = Annotated[str | None, typer.Option(help="Only these bands of FLOP, for example '<1e8,1e8-1e9'.")]
-Sample = Annotated[int | None, typer.Option(help="Number of shapes in a sample, stratified by band.")]
-Exclude = Annotated[
-    str, typer.Option(help="Leave out our configurations whose name matches this regular expression.")
+Bands = Annotated[
+    str | None, typer.Option(help="Take only shapes in these bands of FLOP, for example '<1e8,1e8-1e9'.")
 ]
-Apart = Annotated[bool, typer.Option(help="Flush the L2 and make one untimed call before each timed block.")]
+Sample = Annotated[int | None, typer.Option(help="Take a sample of this many shapes, stratified by band.")]
+Exclude = Annotated[
+    str, typer.Option(help="Leave out configurations whose name matches this regular expression.")
+]
+Apart = Annotated[bool, typer.Option(help="Flush the L2 and make one warm-up call before each timed block.")]
 Gpus = Annotated[int, typer.Option(help="Number of GPUs of this host to use.")]
 Minutes = Annotated[
     float | None, typer.Option(help="Start no shape after this many minutes; the same command resumes.")
 ]
 Cache = Annotated[Path | None, typer.Option(help="Folder of compiled kernels.")]
-Dry = Annotated[bool, typer.Option("--dry-run", help="Rehearse on a modelled clock, without a GPU.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Try the command without a GPU, with modelled times.")]

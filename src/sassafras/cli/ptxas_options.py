@@ -19,9 +19,12 @@ def command(
     arch: options.Arch = None,
     device: options.Device = "auto",
     fetch: Annotated[
-        str, typer.Option(help="Releases of ptxas to take from the registry first: 12.9.86,13.5.37.")
+        str,
+        typer.Option(
+            help="Download these releases of ptxas from the package registry first: 12.9.86,13.5.37."
+        ),
     ] = "",
-    out: Annotated[Path, typer.Option(help="Folder for the choice.")] = Path("sassafras-out"),
+    out: Annotated[Path, typer.Option(help="Folder to write the choice to.")] = Path("sassafras-out"),
     rows: Annotated[int, typer.Option(min=1, help="Number of rows to print, fastest first.")] = 12,
     json: options.Json = False,
 ) -> None:

@@ -16,20 +16,20 @@ def command(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Stores, run:N, result files, explanations [default: all runs of --store].",
+            help="Stores, run:N, results or explanations to show [default: all runs of --store].",
             show_default=False,
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path("report.html"),
     store: options.StorePath = None,
     kernels: Annotated[
         int, typer.Option(min=0, help="Number of tuned kernels to show instruction by instruction.")
     ] = 6,
     explain: Annotated[
         int,
-        typer.Option(min=0, help="Number of schedules to judge at most to explain each of them; 0 for none."),
+        typer.Option(min=0, help="Evaluate at most this many schedules per explanation; 0: no explanations."),
     ] = 300,
-    title: Annotated[str, typer.Option(help="The page's title.")] = "Sassafras report",
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "Sassafras report",
 ) -> None:
     """Write one self-contained HTML page: speed-ups, searches, verdicts, kernels side by side."""
     from sassafras.report.page import write_report

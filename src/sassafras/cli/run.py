@@ -15,19 +15,21 @@ def command(
     command: options.Program = None,
     store: options.StorePath = None,
     status: Annotated[
-        Path | None, typer.Option(help="Folder for status files (then: sassafras status FOLDER).")
+        Path | None,
+        typer.Option(help="Folder to write status files to; show them with `sassafras status FOLDER`."),
     ] = None,
     deny: Annotated[
-        list[str] | None, typer.Option(help="A kernel that keeps the compiler's code; repeatable.")
+        list[str] | None,
+        typer.Option(help="Leave the kernels with this name unchanged (* and ? match); repeatable."),
     ] = None,
     print_env: Annotated[
-        bool, typer.Option("--print-env", help="Print the variables for a shell or a container instead.")
+        bool,
+        typer.Option(
+            "--print-env", help="Print the environment variables for a shell or a container, and run nothing."
+        ),
     ] = False,
 ) -> None:
-    """Run a program and its Python child processes with tuned kernels; the program is not changed.
-
-    Example: sassafras run --status /tmp/status -- python serve.py --port 8000
-    """
+    """Run a program and its Python child processes with tuned kernels; the program is not changed."""
     from sassafras.core import SassafrasError
     from sassafras.deploy.auto import environment
 

@@ -14,7 +14,7 @@ from .console import print_json
 def command(
     folder: Annotated[
         Path | None,
-        typer.Argument(help="Where the processes write their status [default: $SASSAFRAS_STATUS]."),
+        typer.Argument(help="Folder of the processes' status files [default: $SASSAFRAS_STATUS]."),
     ] = None,
     store: options.StorePath = None,
     json: options.Json = False,

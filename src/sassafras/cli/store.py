@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +38,9 @@ def list_(store: StorePath = None, json: Json = False) -> None:
 def show(
     run: Annotated[int, typer.Argument(help="A run's number from `store list`.", show_default=False)],
     store: StorePath = None,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="Every evaluation, one JSON object a line.")] = False,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="Print every evaluation, one JSON object a line.")
+    ] = False,
 ) -> None:
     """Show the settings and the result of one run; with --jsonl, every evaluation."""
     from sassafras.report.listing import evaluation_lines, run_facts
@@ -53,7 +56,7 @@ def show(
 
 @app.command()
 def export(
-    path: Annotated[Path, typer.Argument(help="A new file (JSON Lines).", show_default=False)],
+    path: Annotated[Path, typer.Argument(help="File to create (JSON Lines).", show_default=False)],
     store: StorePath = None,
     winners_only: Annotated[bool, typer.Option(help="Leave out runs and evaluations.")] = False,
 ) -> None:
@@ -82,16 +85,34 @@ def prune(
     store: StorePath = None,
     older_than: Annotated[
         float | None,
-        typer.Option(min=0, help="Runs begun more than this many days ago [default: all finished runs]."),
+        typer.Option(
+            min=0, help="Remove runs begun more than this many days ago [default: all finished runs]."
+        ),
     ] = None,
     modelled: Annotated[bool, typer.Option(help="Also remove the winners of the timing model.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")
+    ] = False,
 ) -> None:
-    """Remove runs with their evaluations, and unused cubins. Measured winners stay."""
+    """Remove runs with their evaluations, and unused cubins, after asking. Measured winners stay."""
+    from sassafras.core import SassafrasError
     from sassafras.store import Store
 
     with Store.open(store) as opened:
+        count = opened.prune(older_than_days=older_than, modelled=modelled, dry_run=True)
+        what = ", ".join(f"{n} {kind}" for kind, n in count.items() if n)
+        if dry_run or not what:
+            print(f"would remove {what or 'nothing'}" if dry_run else "removed nothing")
+            return
+        if not yes:
+            if not sys.stdin.isatty():
+                raise SassafrasError(
+                    f"would remove {what}, and there is no terminal to ask on", hint="--yes, or --dry-run"
+                )
+            typer.confirm(f"remove {what}?", abort=True)
         gone = opened.prune(older_than_days=older_than, modelled=modelled)
-    print("removed " + (", ".join(f"{n} {kind}" for kind, n in gone.items() if n) or "nothing"))
+    print("removed " + ", ".join(f"{n} {kind}" for kind, n in gone.items() if n))
 
 
 @app.command()
@@ -100,7 +121,7 @@ def check(
     remove: Annotated[bool, typer.Option("--remove", help="Remove winners that are refused.")] = False,
     json: Json = False,
 ) -> None:
-    """Validate and check every measured winner as deployment does; exit code 1 if one fails."""
+    """Check every measured winner as deployment does, and validate it; exit code 1 if one fails."""
     from sassafras.deploy.fleet import check as examine
     from sassafras.store import Store
 
@@ -133,12 +154,14 @@ def check(
 @app.command()
 def tuned(
     cubin: Annotated[Path, typer.Argument(help="The compiler's cubin.", show_default=False)],
-    gpu: Annotated[str, typer.Option(help='The GPU model to run on, as the driver names it: "NVIDIA H200".')],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the tuned cubin.")],
-    kernel: Annotated[str | None, typer.Option(help="Only if the tuned entry has this name.")] = None,
+    gpu: Annotated[str, typer.Option(help='GPU model to run on, as the driver names it: "NVIDIA H200".')],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write the tuned cubin to.")],
+    kernel: Annotated[
+        str | None, typer.Option(help="Write the cubin only if the tuned entry has this name.")
+    ] = None,
     store: StorePath = None,
 ) -> None:
-    """Write the tuned cubin for a plain CUDA module, at build time. Exit code 1 where there is none."""
+    """Write the tuned cubin for a plain CUDA module, at build time. Exit code 1 if there is none."""
     from sassafras.deploy import status, tuned_cubin
 
     from .files import read

@@ -21,22 +21,22 @@ _OF_PRODUCTS = {"bands", "shapes", "configs", "exclude", "only_configs", "record
 def command(
     context: typer.Context,
     target: Annotated[
-        Path | None, typer.Argument(help="A capture: its folder, or the captured.json in it.")
+        Path | None, typer.Argument(help="Folder of a capture, or the captured.json in it.")
     ] = None,
     products: Annotated[
-        str | None, typer.Option(help=f"Instead of a capture: a grid of products. {options.GRIDS}.")
+        str | None, typer.Option(help=f"Tune this grid of products instead of a capture: {options.GRIDS}.")
     ] = None,
     seed: options.Seed = 0,
     out: Annotated[
         Path | None,
         typer.Option(
-            help=f"Folder for results [default: sassafras-out; products: {options.PRODUCTS_FOLDER}]."
+            help=f"Folder to write results to [default: sassafras-out; products: {options.PRODUCTS_FOLDER}]."
         ),
     ] = None,
     fresh: options.Fresh = False,
-    kernels: Annotated[int, typer.Option(min=1, help="Of a capture, tune at most this many kernels.")] = 10,
+    kernels: Annotated[int, typer.Option(min=1, help="Tune at most this many kernels of the capture.")] = 10,
     runner_ups: Annotated[
-        int, typer.Option(min=0, help="Number of other autotune configurations to try per kernel.")
+        int, typer.Option(min=0, help="Tune at most this many further autotune configurations per kernel.")
     ] = 1,
     device: options.Device = "auto",
     budget: options.Budget = "60s",
@@ -50,35 +50,36 @@ def command(
     configs: Annotated[
         int | None,
         typer.Option(
-            help="Number of our configurations to screen, per shape and layout (128; re-tuning: 24)."
+            help="Number of configurations to time, per shape and layout (128; with --only-configs: 24)."
         ),
     ] = None,
     exclude: options.Exclude = "",
     only_configs: Annotated[
         str,
         typer.Option(
-            help="Re-tune only configurations that match this regular expression, beside the recorded best."
+            help="Time only configurations that match this regular expression, and the best recorded ones."
         ),
     ] = "",
     recorded: Annotated[
-        int, typer.Option(help="With --only-configs: number of recorded configurations to time, per layout.")
+        int,
+        typer.Option(
+            help="With --only-configs: number of recorded configurations to time again, per layout."
+        ),
     ] = 4,
-    layouts: Annotated[
-        str, typer.Option(help="Layouts to sweep: nn,tn, or those of weights' gradients: nt,tt.")
-    ] = "nn,tn",
+    layouts: Annotated[str, typer.Option(help="Layouts to tune: nn,tn, or for gradients nt,tt.")] = "nn,tn",
     apart: options.Apart = True,
     gpus: options.Gpus = 1,
     minutes: options.Minutes = None,
     cache: options.Cache = None,
     dry_run: options.Dry = False,
     install: Annotated[
-        bool, typer.Option(help="Let sassafras.matmul on this machine use what was measured.")
+        bool, typer.Option(help="Let sassafras.matmul on this machine use the measured table.")
     ] = True,
 ) -> None:
     """Tune the kernels of a captured program, or sassafras.matmul for a grid of products.
 
     A capture's kernels are tuned in order of GPU time on all their shapes; the options from --kernels to
-    --json apply. With --products, our configurations are timed by successive halving, and the data set and
+    --json apply. With --products, GEMM configurations are timed by successive halving, and the data set and
     the table of winners are written; the options from --bands on apply. The same command resumes.
     """
     _check(context, target, products)
@@ -107,7 +108,9 @@ def command(
     dataset = sweep(grid, run)
     table = tuned_path(str(dataset.header.get("gpu"))) if install and not dataset.modelled else None
     paths = save_sweep(dataset, place, install=table, changed=only_configs)
-    print(f"{len(dataset)} shapes, {dataset.pairs} pairs" + (" (modelled)" if dataset.modelled else ""))
+    done = sum(shape in dataset.entries for shape in grid)  # journals may hold those of other grids too
+    modelled = " (modelled)" if dataset.modelled else ""
+    print(f"{done} of {len(grid)} shapes, {len(dataset)} and {dataset.pairs} pairs in the data set{modelled}")
     for path in paths:
         note(f"wrote {path}")
 

@@ -16,7 +16,7 @@ def command(
     original: Annotated[Path, typer.Argument(help="The compiler's cubin.", show_default=False)],
     candidate: Annotated[Path, typer.Argument(help="Its rescheduled copy.", show_default=False)],
     kernel: Annotated[
-        str | None, typer.Option(help="The kernel's name; needed if there are several.")
+        str | None, typer.Option(help="Name of the kernel; required if the cubin holds several.")
     ] = None,
     json: options.Json = False,
 ) -> None:

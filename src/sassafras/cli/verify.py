@@ -16,18 +16,18 @@ from .files import about
 
 def command(
     target: Annotated[
-        str, typer.Argument(help="A workload (file.py, file.toml, suite:NAME), or the id of a stored kernel.")
+        str, typer.Argument(help="A workload (file.py, file.toml, suite:NAME), or the ID of a stored kernel.")
     ],
     cubin: Annotated[
         Path | None,
         typer.Argument(help="The cubin to verify [default: the stored one].", show_default=False),
     ] = None,
-    stored: Annotated[int | None, typer.Option(help="Id of a stored kernel of this workload.")] = None,
+    stored: Annotated[int | None, typer.Option(help="Verify the stored kernel with this ID.")] = None,
     store: options.StorePath = None,
     case: options.Case = None,
     arch: options.Arch = None,
     samples: Annotated[
-        int, typer.Option(min=1, help="Total number of launches on fresh inputs.")
+        int, typer.Option(min=1, help="Number of launches on fresh inputs, in total.")
     ] = 1_000_000,
     seconds: Annotated[
         float | None, typer.Option(min=0, help="Stop sampling after this many seconds.")

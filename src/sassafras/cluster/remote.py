@@ -38,7 +38,9 @@ def connect(address: str) -> tuple[Any, bool]:
     try:
         import ray
     except ImportError as error:
-        raise ToolMissing("Ray is not installed", hint="pip install 'sassafras[cluster]'") from error
+        raise ToolMissing(
+            "Ray is not installed", hint="in the checkout: pip install -e '.[cluster]'"
+        ) from error
     if ray.is_initialized():
         return ray, False
     if address != "auto":

@@ -1,4 +1,4 @@
-"""How long a search may go on."""
+"""The budget of a search: seconds, evaluations or both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .errors import SearchError
 
-_UNIT_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,27 @@ class Budget:
             raise SearchError(f"a budget must be positive, got {self}")
 
     @classmethod
+    def of(cls, given: str | Budget) -> Budget:
+        """A budget as it is, or from text. Raises SearchError; for a number too, which has no unit."""
+        return given if isinstance(given, Budget) else cls.parse(str(given))
+
+    @classmethod
     def parse(cls, text: str) -> Budget:
-        """Read ``60s``, ``5m``, ``1h``, ``3000`` or ``3000e`` (evaluations), or ``60s,3000e``.
+        """Read ``60s``, ``5m``, ``1h``, ``3000e`` (evaluations), or ``60s,3000e``.
 
         Raises:
-            SearchError: the text is none of these.
+            SearchError: the text is none of these, or a number without a unit.
         """
         seconds: float | None = None
         evaluations: int | None = None
         for part in text.split(","):
-            if found := re.fullmatch(r"(\d+)(?:e|evals?)?", part.strip()):
+            if re.fullmatch(r"\d+(\.\d+)?", part.strip()):
+                number = part.strip()
+                raise SearchError(
+                    f"the budget {number} has no unit",
+                    hint=f"{number}s is seconds, {number.split('.')[0]}e evaluations",
+                )
+            if found := re.fullmatch(r"(\d+)(?:e|evals?)", part.strip()):
                 evaluations = int(found[1])
             elif found := re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h)", part.strip()):
                 seconds = float(found[1]) * _UNIT_SECONDS[found[2]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from .verdict import Verdict
 
 
@@ -32,12 +34,26 @@ class SassafrasError(Exception):
 def reason(error: BaseException) -> str:
     """What an error of Python's says, for a sentence of ours: no class names, no numbers of errno."""
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+        return error.strerror + (file_limit() if error.errno == errno.EFBIG else "")
     if isinstance(error, ValueError) and type(error).__name__ == "JSONDecodeError":
         return f"it is no JSON: {error}"
     if isinstance(error, KeyError):
         return f"it has no {error.args[0]!r}" if error.args else "something is missing in it"
     return str(error) or type(error).__name__
+
+
+def file_limit() -> str:
+    """`` (this shell limits files to N KiB: ulimit -f)``, or ``""`` where files may be of any size."""
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        return ""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return (
+        ""
+        if limit == resource.RLIM_INFINITY
+        else f" (this shell limits files to {limit >> 10} KiB: ulimit -f)"
+    )
 
 
 class CubinError(SassafrasError):

@@ -11,7 +11,7 @@ from pathlib import Path
 def write_whole(path: Path, data: bytes | str) -> None:
     """Write a file beside its place and put it there in one step; text as UTF-8.
 
-    A reader sees the old file or the new one, even when several processes write at once or one is
+    A reader sees the old file or the new one, even when several processes write concurrently or one is
     killed. Folders above it are made.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What makes two workloads the same: a digest of everything that decides what a search of one would find."""
+"""Identity of a workload: a digest of everything that affects the outcome of a search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def workload_digest(workload: Workload) -> str:
     Grids, arguments, shapes, fills, constants and options of all cases count, as all of them are checked; of
     functions (the reference, custom fills) their source text counts, and what they call in their own module.
     """
-    return fingerprint((workload.cases, workload.tolerance, workload.reference))
+    checks = (workload.exact, workload.peer) if workload.exact or workload.peer else ()
+    return fingerprint((workload.cases, workload.tolerance, workload.reference, *checks))
 
 
 def fingerprint(value: Any) -> str:

@@ -1,12 +1,12 @@
-"""What came of a candidate."""
+"""Verdicts: the outcome of a candidate."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-#: the validator's rules, by number: one more whenever they refuse what they approved. A stored winner names
-#: those that approved it, and is proved again before its first use where they are others. 2: who vouches for
-#: whom is pairs (2026-11-22)
+#: version of the validator's rules, raised when they refuse what they approved earlier. A stored winner names
+#: the version that approved it; one of another version is validated again before its first use. Version 2:
+#: queue order is a table of pairs
 VALIDATOR_RULES = 2
 
 

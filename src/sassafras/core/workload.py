@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from .errors import WorkloadError
@@ -108,7 +108,8 @@ class Case:
 
     Attributes:
         name: short and unique within the workload, for example ``"512x4096"``.
-        grid: blocks (clusters count as their blocks) along x, y, z.
+        grid: blocks (clusters count as their blocks) along x, y, z; one or two numbers will do, or a function
+            of the arguments, constants and options by name that returns them. A workload holds three numbers.
         args: run-time arguments by parameter name, in the kernel's parameter order.
         constants: compile-time constants (Triton constexpr) by name.
         options: compiler options for this case (Triton: num_warps, num_stages, ...).
@@ -121,6 +122,36 @@ class Case:
     constants: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     loop_trips: int | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.grid):
+            object.__setattr__(self, "grid", _grid(self.grid, self.name))
+
+    def with_grid(self, values: Mapping[str, Any]) -> Case:
+        """The case with three numbers for a grid that is a function; `values` are what it is given.
+
+        Raises:
+            WorkloadError: the function raised, or returned no grid.
+        """
+        if not callable(self.grid):
+            return self
+        try:
+            found = self.grid(values)
+        except Exception as error:
+            what = f"the grid's function raised {type(error).__name__}: {error}"
+            raise WorkloadError(what, where=f"case {self.name}") from error
+        return replace(self, grid=_grid(found, self.name))
+
+
+def _grid(given: Any, case: str) -> tuple[int, int, int]:
+    numbers = tuple(given) if isinstance(given, tuple | list) else (given,)
+    if not 1 <= len(numbers) <= 3 or not all(isinstance(n, int) and n > 0 for n in numbers):
+        raise WorkloadError(
+            f"grid is one to three positive whole numbers or a function that returns them, got {given!r}",
+            where=f"case {case}",
+        )
+    x, y, z = (*numbers, 1, 1)[:3]
+    return int(x), int(y), int(z)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +191,10 @@ class Workload:
         source: ``path.py:attribute`` that loads this very workload again in a worker process; set by
             `sassafras.targets.load`.
         meta: provenance, JSON-able (source hash, author, notes).
+        exact: fills by argument name whose results are exact in the outputs' types: on each of these sets a
+            candidate must give the reference's values, without a tolerance.
+        peer: what a trusted library gives at the workload's own precision, called as `reference` is. A
+            candidate's error may not exceed its by more than `evaluate.gpu.case_on_gpu`'s factors.
     """
 
     name: str
@@ -169,10 +204,14 @@ class Workload:
     tolerance: Tolerance = Tolerance()
     source: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    exact: tuple[Mapping[str, Fill], ...] = field(default=(), repr=False)
+    peer: Reference | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.cases:
             raise WorkloadError("a workload needs at least one case", where=self.name)
+        whole = tuple(c.with_grid({**c.args, **c.constants, **c.options}) for c in self.cases)
+        object.__setattr__(self, "cases", whole)
         names = [c.name for c in self.cases]
         if len(set(names)) != len(names):
             raise WorkloadError(f"case names must be unique, got {names}", where=self.name)

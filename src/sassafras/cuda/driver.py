@@ -65,7 +65,9 @@ def bindings() -> Any:
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise ToolMissing("cuda-bindings is not installed", hint="pip install 'sassafras[gpu]'") from error
+        raise ToolMissing(
+            "cuda-bindings is not installed", hint="in the checkout: pip install -e '.[gpu]'"
+        ) from error
     return driver
 
 

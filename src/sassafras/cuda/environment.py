@@ -87,7 +87,7 @@ def available() -> tuple[bool, str]:
     try:
         for module, package in (("cuda.bindings", "cuda-bindings"), ("torch", "torch")):
             if _missing(module):
-                return False, f"{package} is not installed (pip install 'sassafras[gpu]')"
+                return False, f"{package} is not installed (in the checkout: pip install -e '.[gpu]')"
         found = probe()
         if "error" in found:
             return False, str(found["error"])

@@ -13,7 +13,7 @@ _TRITON = "triton.compiler.compiler"
 
 
 def install_when_triton_comes() -> None:
-    """`install()` once the program has imported Triton; a program that never does pays nothing."""
+    """`install()` once the program has imported Triton; a program that never does has no cost."""
     from .lazy import after_import
 
     def then(module: object) -> None:

@@ -1,4 +1,4 @@
-"""May this tuned cubin stand in for that one? Everything that a launch relies on must be the same."""
+"""Checks that a tuned cubin may replace the original: all facts that a launch relies on are equal."""
 
 from __future__ import annotations
 

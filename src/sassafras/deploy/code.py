@@ -1,4 +1,4 @@
-"""What of a cubin decides how it runs: everything but its line information."""
+"""The part of a cubin that affects execution: everything but its line information."""
 
 from __future__ import annotations
 

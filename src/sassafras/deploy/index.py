@@ -1,4 +1,4 @@
-"""What the store has tuned, read once: then a kernel that is not in it costs one dictionary lookup."""
+"""Index of the store's tuned kernels, read once: a kernel that is not in it costs one dictionary lookup."""
 
 from __future__ import annotations
 

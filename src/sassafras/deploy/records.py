@@ -1,4 +1,4 @@
-"""What was loaded, said so that a person and another process can read it."""
+"""Records of loaded kernels, as text and as JSON for other processes."""
 
 from __future__ import annotations
 

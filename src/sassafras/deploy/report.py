@@ -1,4 +1,4 @@
-"""What `sassafras status` shows: the switches, the store, and the processes that wrote a status."""
+"""Output of `sassafras status`: the switches, the store, and the processes that wrote a status."""
 
 from __future__ import annotations
 

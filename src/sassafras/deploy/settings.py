@@ -1,4 +1,4 @@
-"""What a deployment is told: by arguments, else by environment variables."""
+"""Settings of a deployment: from arguments, else from environment variables."""
 
 from __future__ import annotations
 

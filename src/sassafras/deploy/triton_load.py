@@ -1,9 +1,8 @@
 """The one place that touches Triton: a wrap of ``CompiledKernel._init_handles``, where a cubin is loaded.
 
-Checked on Triton 3.6.0, 3.7.1, 3.8.0 and 3.9.0: the method returns at once if ``self.module`` is set, else it
-gives ``self.kernel`` (the cubin's bytes) to the driver's ``load_binary``. For that call alone ``self.kernel``
-is replaced. Afterwards it is the compiler's cubin again, because Inductor pickles a kernel's attributes into
-its own cache.
+Checked on Triton 3.6.0, 3.7.1, 3.8.0 and 3.9.0: the method returns immediately if ``self.module`` is set;
+else it gives ``self.kernel`` (the cubin's bytes) to the driver's ``load_binary``. Only for that call
+``self.kernel`` is replaced, because Inductor pickles a kernel's attributes into its own cache.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ def launch_of(metadata: Any, device: int) -> LaunchFacts:
 def _make(engine: Deployment, original: Original) -> Original:
     @functools.wraps(original)
     def _init_handles(self: Any) -> None:
-        if self.module is not None:  # Triton's own first line: a loaded kernel pays nothing more
+        if self.module is not None:  # Triton's own first line: a loaded kernel has no further cost
             return None
         me = (id(self), threading.get_ident())
         if not engine.active or me in _within or self.metadata.target.backend != "cuda":

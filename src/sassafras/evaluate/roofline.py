@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sassafras.core import Buffer, Case
@@ -32,9 +32,12 @@ class GpuPeaks:
 
 
 H200 = GpuPeaks()
+H100 = GpuPeaks(dram_bytes_s=3.35e12)
+#: SM clock at which NVIDIA states a Hopper GPU's peaks, MHz
+NOMINAL_MHZ = 1830.0
 
 
-def floor_us(case: Case, *, flops: float = 0.0) -> float:
+def floor_us(case: Case, *, flops: float = 0.0, scratch: Collection[str] = ()) -> float:
     """Microseconds that no launch of this case can beat, on an H200.
 
     Every output byte must be written once, whatever the algorithm, and that passes the L2. Inputs are counted
@@ -44,8 +47,9 @@ def floor_us(case: Case, *, flops: float = 0.0) -> float:
     Args:
         case: whose buffers are counted.
         flops: multiply and add counted as two.
+        scratch: buffers that a launch need not touch.
     """
-    written, read = traffic(case)
+    written, read = traffic(case, scratch)
     l2 = written / (H200.multiprocessors * H200.l2_bytes_clock * H200.clock_mhz)
     beyond = max(0.0, written + 0.5 * read - H200.l2_bytes)
     dram = 1e6 * beyond / H200.dram_bytes_s
@@ -53,19 +57,22 @@ def floor_us(case: Case, *, flops: float = 0.0) -> float:
     return max(l2, dram, compute)
 
 
-def traffic(case: Case) -> tuple[int, int]:
-    """(bytes of outputs, bytes of inputs) of a case; inout buffers count as both."""
-    buffers = [argument for argument in case.args.values() if isinstance(argument, Buffer)]
+def traffic(case: Case, scratch: Collection[str] = ()) -> tuple[int, int]:
+    """(bytes of outputs, bytes of inputs) of a case; inout buffers count as both, `scratch` as neither."""
+    buffers = [b for name, b in case.args.items() if isinstance(b, Buffer) and name not in scratch]
     written = sum(b.nbytes for b in buffers if b.role != "in")
     return written, sum(b.nbytes for b in buffers if b.role != "out")
 
 
 def impossible(time_us: float, case: Case, meta: Mapping[str, object]) -> str:
     """Why a time cannot be true, or ``""``. ``meta["flops"]``: operations of a launch, perhaps by case."""
-    flops = meta.get("flops", 0.0)
-    if isinstance(flops, Mapping):
-        flops = flops.get(case.name, 0.0)
-    bound = floor_us(case, flops=float(flops))  # type: ignore[arg-type]
+    bound = floor_us(case, flops=flops_of(case, meta), scratch=meta.get("scratch", ()))  # type: ignore[arg-type]
     if time_us >= bound:
         return ""
     return f"{time_us:.3f} us a launch is faster than the machine allows ({bound:.3f} us)"
+
+
+def flops_of(case: Case, meta: Mapping[str, object]) -> float:
+    """Operations that ``meta["flops"]`` of a workload states for a launch, perhaps by case; 0 for none."""
+    flops = meta.get("flops", 0.0)
+    return float(flops.get(case.name, 0.0) if isinstance(flops, Mapping) else flops)  # type: ignore[arg-type]

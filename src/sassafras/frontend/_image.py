@@ -1,4 +1,4 @@
-"""What a finished cubin says of a kernel's launch: entries, parameter sizes, cluster shape, architecture."""
+"""Launch facts that a cubin holds: entries, parameter sizes, cluster shape, architecture."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import struct
 from collections.abc import Mapping
 
 from sassafras.core import Buffer, Case, CubinError, UnsupportedArch, WorkloadError
+from sassafras.core.tensor_map import TensorMap
 from sassafras.core.workload import Argument
 from sassafras.sass.cubin import Cubin, Entry
 from sassafras.sass.eiattr import KPARAM_INFO
 
 _CTA_PER_CLUSTER = 0x3D
+_TENSOR_MAP_BYTES = 128
 _WHOLE = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 _REAL = {4: "fp32", 8: "fp64"}
 
@@ -77,7 +79,7 @@ def arch_of(cubin: Cubin, asked: str, where: str) -> str:
 
 
 def typed_parameters(
-    sizes: list[int], args: Mapping[str, Argument], where: str
+    sizes: list[int], args: Mapping[str, Argument | TensorMap], where: str
 ) -> tuple[tuple[str, str], ...]:
     """(name, type) of each parameter, from the case's arguments and the sizes that the cubin states.
 
@@ -90,7 +92,9 @@ def typed_parameters(
         )
     typed: list[tuple[str, str]] = []
     for (name, arg), size in zip(args.items(), sizes, strict=True):
-        if isinstance(arg, Buffer):
+        if isinstance(arg, TensorMap):
+            kind = "tensormap" if size == _TENSOR_MAP_BYTES else None
+        elif isinstance(arg, Buffer):
             kind = f"*{arg.dtype}" if size == 8 else None
         else:
             kind = (_REAL if isinstance(arg, float) else _WHOLE).get(size)

@@ -44,7 +44,7 @@ def assemble(ptx: str, arch: str, ptxas: str, *, flags: Sequence[str] = (), wher
 
     Raises:
         CompileError: ptxas refused it; the message is ptxas's own.
-        ToolMissing: ptxas cannot be run.
+        ToolMissing: ptxas cannot be run, or is none.
     """
     with tempfile.TemporaryDirectory(prefix="sassafras-") as folder:
         source, output = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
@@ -59,4 +59,6 @@ def assemble(ptx: str, arch: str, ptxas: str, *, flags: Sequence[str] = (), wher
             raise CompileError(
                 f"ptxas {ptxas_version(ptxas)} refused the PTX: {message}", where=where or None
             )
+        if not output.is_file():
+            raise ToolMissing("it ran and wrote no cubin: this is no ptxas", where=ptxas)
         return output.read_bytes()

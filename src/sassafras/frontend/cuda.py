@@ -169,7 +169,8 @@ def _output(compiler: Compiler, source: CudaSource, *, ptx: bool) -> tuple[bytes
         nvcc = str(find("nvcc").path)
     except ToolMissing as error:
         raise ToolMissing(
-            "nvcc was not found", hint="install a CUDA toolkit or pip install 'sassafras[cuda-source]'"
+            "nvcc was not found",
+            hint="install a CUDA toolkit, or in the checkout: pip install -e '.[cuda-source]'",
         ) from error
     return with_nvcc(nvcc, source.text, options, where=source.where, ptx=ptx), _release(nvcc)
 

@@ -26,6 +26,7 @@ from sassafras.core import (
     Workload,
 )
 from sassafras.core import WorkloadError as _WorkloadError
+from sassafras.core.errors import reason
 from sassafras.core.workload import Reference
 
 from ._ptxas import assemble, ptxas_version
@@ -140,12 +141,19 @@ class TritonBuilder:
 
     def ptx(self, case: Case, arch: str) -> str:
         """The PTX of the variant that `case` selects. Raises as `__call__` does."""
+        return self._text(case, arch, "ptx")
+
+    def ttir(self, case: Case, arch: str) -> str:
+        """Its first intermediate form. Raises as `__call__` does."""
+        return self._text(case, arch, "ttir")
+
+    def _text(self, case: Case, arch: str, stage: str) -> str:
         if arch not in ARCHES:
             raise UnsupportedArch(f"unknown architecture {arch!r}", hint="one of " + ", ".join(ARCHES))
         where = f"{self.label}, case {case.name}"
         target = _target(ARCHES[arch])
         signature, constexprs, attrs, options, _ = self._bind(case, target, where)
-        return str(_compile(self.kernel, signature, constexprs, attrs, options, target, where).asm["ptx"])
+        return str(_compile(self.kernel, signature, constexprs, attrs, options, target, where).asm[stage])
 
     def ptxas_flags(self, case: Case, arch: str) -> tuple[str, ...]:
         """The flags that Triton gives its own ptxas for this case."""
@@ -217,11 +225,13 @@ def workload(
     """A workload from a `@triton.jit` function.
 
     Args:
-        kernel: the decorated function. `@triton.heuristics` is honoured; of `@triton.autotune` only the
-            kernel is used: each case names the configuration it wants in `constants` and `options`.
+        kernel: the decorated function. `@triton.heuristics` is honoured. Of `@triton.autotune` each case
+            names the configuration it wants in `constants` and `options`; one that names none becomes a case
+            for each configuration, ``512x4096-BLOCK256-w4``.
         cases: shapes; the first is the headline. `Case.args` hold the run-time arguments (buffers, ints,
             floats), `Case.constants` the `tl.constexpr` ones (and pointers that are None), `Case.options`
-            num_warps, num_stages, maxnreg and so on. `Case.grid` is the grid of the Triton launch; with
+            num_warps, num_stages, maxnreg and so on. `Case.grid` is the grid of the Triton launch, or
+            a function of the arguments and constants, as ``kernel[grid]`` takes it; with
             num_ctas > 1 the returned workload's cases carry blocks, num_ctas times as many along x.
         reference: expected outputs in higher precision, by argument name.
         tolerance: how far an output may be from the reference.
@@ -232,10 +242,11 @@ def workload(
         WorkloadError: `kernel` is no Triton function, or a case names unknown or lacks needed arguments.
         ToolMissing: triton is not installed.
     """
-    fn, heuristics = _unwrap(kernel)
+    fn, heuristics, configurations = _unwrap(kernel)
     label = name or fn.__name__
     known = list(fn.arg_names)
-    fitted = tuple(_fit(case, fn, known, heuristics, label) for case in cases)
+    every = [one for case in cases for one in _configured(case, configurations)]
+    fitted = tuple(_fit(case, fn, known, heuristics, label) for case in every)
     return Workload(
         name=label,
         cases=fitted,
@@ -246,8 +257,9 @@ def workload(
     )
 
 
-def _unwrap(kernel: Any) -> tuple[Any, dict[str, Callable[[Mapping[str, Any]], Any]]]:
-    """The jitted function inside autotune and heuristics decorators, and the heuristics' functions."""
+def _unwrap(kernel: Any) -> tuple[Any, dict[str, Callable[[Mapping[str, Any]], Any]], list[Any]]:
+    """The jitted function inside autotune and heuristics decorators, the heuristics' functions, and the
+    autotuner's configurations."""
     try:
         from triton.runtime.autotuner import Autotuner, Heuristics
         from triton.runtime.interpreter import InterpretedFunction
@@ -255,18 +267,42 @@ def _unwrap(kernel: Any) -> tuple[Any, dict[str, Callable[[Mapping[str, Any]], A
     except ImportError as error:
         raise ToolMissing("triton is not installed", hint="pip install triton") from error
     heuristics: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
+    configurations: list[Any] = []
     fn = kernel
     while isinstance(fn, Autotuner | Heuristics):
+        configurations += getattr(fn, "configs", [])
         if isinstance(fn, Heuristics):
             heuristics.update(fn.values)
         fn = fn.fn
+    if type(fn).__name__ == "GluonJITFunction":
+        raise _WorkloadError(
+            "a Gluon kernel cannot be described in a workload file",
+            where=fn.__name__,
+            hint="record a call of it: sassafras.workload_of(lambda: kernel[grid](...))",
+        )
     if not isinstance(fn, JITFunction | InterpretedFunction):
         raise _WorkloadError(
             f"expected a @triton.jit function, got {type(kernel).__name__}",
             where=getattr(kernel, "__name__", None),
             hint="decorate the kernel with @triton.jit",
         )
-    return fn, heuristics
+    return fn, heuristics, configurations
+
+
+def _configured(case: Case, configurations: Sequence[Any]) -> list[Case]:
+    """The case itself, or where it leaves the autotuner's constants open, one for each configuration."""
+    named = {name for one in configurations for name in one.kwargs}
+    if not configurations or case.options or named & {*case.args, *case.constants}:
+        return [case]
+    made: dict[str, Case] = {}
+    for number, one in enumerate(configurations):
+        options = {k: v for k, v in one.all_kwargs().items() if k not in one.kwargs and v is not None}
+        short = [f"{k}{v}" for k, v in one.kwargs.items()] + [f"w{one.num_warps}", f"s{one.num_stages}"]
+        name = "-".join([case.name, *short])
+        name = f"{name}-{number}" if name in made else name
+        constants = {**case.constants, **one.kwargs}
+        made[name] = dataclasses.replace(case, name=name, constants=constants, options=options)
+    return list(made.values())
 
 
 def _fit(case: Case, fn: Any, known: list[str], heuristics: Mapping[str, Any], label: str) -> Case:
@@ -292,6 +328,11 @@ def _fit(case: Case, fn: Any, known: list[str], heuristics: Mapping[str, Any], l
                 raise _WorkloadError(f"{p.name!r} is a tl.constexpr: give it in constants", where=where)
             if not p.is_constexpr and p.name in case.constants and case.constants[p.name] is not None:
                 raise _WorkloadError(f"{p.name!r} is no tl.constexpr: give it in args", where=where)
+    if callable(case.grid):
+        values: dict[str, Any] = {n: _Pointer(a) if isinstance(a, Buffer) else a for n, a in given.items()}
+        for name, heuristic in heuristics.items():
+            values[name] = heuristic({**values, **case.options})
+        case = case.with_grid({**values, **case.options})
     ctas = int(case.options.get("num_ctas", 1))
     x, y, z = case.grid
     return dataclasses.replace(
@@ -314,10 +355,31 @@ def _compile(
 
     source = triton.compiler.ASTSource(fn=fn, signature=signature, constexprs=constexprs, attrs=attrs)
     try:
-        return triton.compile(source, target=target, options=dict(options.__dict__))
+        compiled = triton.compile(source, target=target, options=dict(options.__dict__))
+    except OSError as error:
+        cache = triton.knobs.cache.dir
+        raise CompileError(
+            f"Triton's cache cannot be written: {reason(error)}",
+            where=str(cache),
+            hint="TRITON_CACHE_DIR names its folder",
+        ) from error
     except Exception as error:  # Triton raises many types, some of them RuntimeError from MLIR
         text = str(error).strip() or repr(error)
+        file = fn.fn.__code__.co_filename
+        if not file.isascii() and ("non-ASCII" in text or "set_loc()" in text):
+            raise CompileError(
+                f"ptxas does not read the path of the kernel's source: {file!a} is not ASCII",
+                where=where,
+                hint="rename the file or its folder, or set TRITON_DISABLE_LINE_INFO=1",
+            ) from error
         raise CompileError(f"Triton refused the kernel: {text}", where=where) from error
+    if "tt.print" in compiled.asm["ttir"]:
+        raise _WorkloadError(
+            "the kernel prints (tl.device_print): its time would be that of printing",
+            where=where,
+            hint="remove it for the search",
+        )
+    return compiled
 
 
 def _ptxas_flags(options: Any) -> list[str]:

@@ -1,8 +1,8 @@
-"""From a search's leaders to the figure that is reported: chosen on new looks, confirmed on others again.
+"""Confirmation: chooses the winner among a search's leaders and re-measures it for the report.
 
-Measured or modelled, the steps are the same: what a search selected is looked at again, which chooses one of
-the leaders; that one's figure is taken once more, by fresh processes on a GPU, by fresh draws of start times
-on the timing model, beside the baseline's own null.
+Measured or modelled, the steps are the same. The leaders are evaluated several more times, which chooses the
+winner. The winner is then re-measured together with the A/A control: in fresh processes on a GPU, with fresh
+draws of start times on the timing model.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def leaders_of(device: Device) -> int:
 def select(
     device: Device, contenders: Sequence[Found[Any]], failed: Callable[[Outcome], None]
 ) -> list[Candidate]:
-    """The best three by new looks, which no luck of the search's has a part in, best first.
+    """The best three by new evaluations, which the search did not select on, best first.
 
     Args:
         device: open.
         contenders: leaders, best first.
-        failed: told of those that turn out to be wrong.
+        failed: called with the outcomes of candidates that turn out to be wrong.
     """
     costs = {c.candidate.digest: c.cost for c in contenders}
     able = {c.candidate.digest: c.candidate for c in contenders}

@@ -1,4 +1,4 @@
-"""What a verb opens before it searches: the workload, the device, the store."""
+"""Opens the workload, the device and the store of a search."""
 
 from __future__ import annotations
 

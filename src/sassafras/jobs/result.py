@@ -1,4 +1,4 @@
-"""What a finished optimisation reports: one honest line, a cubin, and a JSON file beside it."""
+"""The result of an optimisation: one line of text, a cubin, and a JSON file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Interval, Kernel, SassafrasError, StoreError
+from sassafras.core.errors import reason
+from sassafras.jobs.rates import rates
 from sassafras.timing_model.evidence import correlation_words, ratio_words, refusal
 
 
@@ -115,7 +117,7 @@ class Result:
         return self.evaluations / self.seconds if self.seconds > 0 else 0.0
 
     def summary(self) -> str:
-        """One honest line."""
+        """The result in one line."""
         if self.modelled:
             return self._modelled_summary()
         assert self.speedup is not None
@@ -138,6 +140,11 @@ class Result:
         figure = ratio_words(self.modelled_ratio, self.interval, self.null, self.null_interval, self.draws)
         return f"modelled {figure} ({about})"
 
+    def rates(self) -> str:
+        """Microseconds, GB/s or TFLOP/s and the share of the bound; ``""`` where nothing was measured."""
+        work = self.facts.get("work", {})
+        return "" if self.modelled else rates(self.time_us, self.baseline_us, work, self.device)
+
     def assumptions(self) -> list[str]:
         """What the timing model took for granted, a line each; nothing for a measurement."""
         if not self.modelled:
@@ -154,7 +161,8 @@ class Result:
         return lines
 
     def save(self, directory: str | Path) -> tuple[Path, Path]:
-        """Write ``<workload>-<case>.cubin`` and ``.json`` into `directory`, replacing earlier ones.
+        """Write ``<workload>-<case>-<strategy>-s<seed>.cubin`` and ``.json`` into `directory`, replacing
+        earlier ones.
 
         Returns:
             The two paths.
@@ -162,7 +170,8 @@ class Result:
         Raises:
             SassafrasError: they cannot be written.
         """
-        stem = re.sub(r"[^\w.+-]+", "_", f"{self.workload}-{self.case}").lstrip(".")
+        name = f"{self.workload}-{self.case}-{self.strategy}-s{self.seed}"
+        stem = re.sub(r"[^\w.+-]+", "_", name).lstrip(".")
         directory = Path(directory)
         cubin, facts = directory / f"{stem}.cubin", directory / f"{stem}.json"
         try:
@@ -170,9 +179,7 @@ class Result:
             cubin.write_bytes(self.cubin)
             facts.write_text(json.dumps(self.to_json(), indent=2, sort_keys=True, default=str) + "\n")
         except OSError as error:
-            raise SassafrasError(
-                f"cannot write the result: {error.strerror}", where=str(directory)
-            ) from error
+            raise SassafrasError(f"cannot write the result: {reason(error)}", where=str(directory)) from error
         return cubin, facts
 
     def to_json(self) -> dict[str, Any]:

@@ -1,12 +1,10 @@
-"""Reading what a language model writes, however untidy: its design, code fences, holes, JSON."""
+"""Reading what a language model writes, however untidy: its design, code fences, holes."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sassafras.core import SassafrasError
 
@@ -105,27 +103,6 @@ def whole_source(answer: Answer) -> str:
     if not answer.blocks:
         raise AnswerError("the answer has no code block", hint="give the whole file in one fenced block")
     return max((body for _, body in answer.blocks), key=len) + "\n"
-
-
-def last_json(text: str) -> dict[str, Any]:
-    """The last JSON object in a text, fenced or not.
-
-    Raises:
-        AnswerError: there is none.
-    """
-    text = _without_thoughts(text)
-    decoder = json.JSONDecoder()
-    found: dict[str, Any] | None = None
-    position = text.find("{")
-    while position >= 0:
-        try:
-            found, end = decoder.raw_decode(text, position)
-        except ValueError:
-            end = position + 1
-        position = text.find("{", end)
-    if found is None:
-        raise AnswerError("the answer has no JSON object", hint='for example {"cluster": 2}')
-    return found
 
 
 def _without_thoughts(text: str) -> str:

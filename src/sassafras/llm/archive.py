@@ -1,11 +1,11 @@
-"""What was tried: variants with their scores and their parents, and a contrasting choice of them to show."""
+"""Archive of variants with scores and parents, and a contrasting selection of them for prompts."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,12 @@ class ArchivedSource:
         detail: the compiler's message, the check that failed, ...
         origin: what proposed it.
         note: the proposer's own words on its design, shortened.
+        number, generation: of its prompt; 0 for where the search began.
+        repairs: number of the failed proposal that it repairs, 0 for none.
+        answer: sha256 of the answer; empty for what no answer gave.
+        measured: speed-up with ``low`` and ``high``, the A/A control (``null``), microseconds, errors.
+        reward: see `reward`.
+        metrics: ncu's (`evaluate.gpu.profile`); None where they were not measured.
     """
 
     digest: str
@@ -41,6 +47,20 @@ class ArchivedSource:
     detail: str = ""
     origin: str = ""
     note: str = ""
+    number: int = 0
+    generation: int = 0
+    repairs: int = 0
+    answer: str = ""
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    reward: float | None = None
+    metrics: Mapping[str, Any] | None = None
+
+    @property
+    def worth(self) -> float:
+        """What it is ranked by: its reward, or the logarithm of its score."""
+        if self.reward is not None:
+            return self.reward
+        return -math.inf if self.score is None else math.log(self.score)
 
 
 class Archive:
@@ -71,9 +91,8 @@ class Archive:
 
     @property
     def best(self) -> ArchivedSource | None:
-        """The fastest correct variant."""
-        scored = [v for v in self if v.score is not None]
-        return max(scored, key=lambda v: v.score or 0.0, default=None)
+        """The correct variant of the highest worth."""
+        return max((v for v in self if v.score is not None), key=lambda v: v.worth, default=None)
 
     def buckets(self) -> dict[int, list[ArchivedSource]]:
         """Correct variants by performance, slowest bucket first."""
@@ -108,8 +127,14 @@ class Archive:
         chosen = sorted(np.argsort(-keys, kind="stable")[:count].tolist())
         return [groups[i][int(rng.integers(len(groups[i])))] for i in chosen]
 
+    def group(self, variant: ArchivedSource) -> str:
+        """``slow``, ``middle`` or ``fast``: the third of the correct variants' scores that it lies in."""
+        scores = sorted(v.score for v in self if v.score is not None)
+        place = sum(score < (variant.score or 0.0) for score in scores) / max(len(scores) - 1, 1)
+        return ("slow", "middle", "fast")[min(int(3 * place), 2)]
+
     def save(self, path: str | Path) -> None:
-        """Write one JSON object a line, replacing the file at once."""
+        """Write one JSON object a line, replacing the file atomically."""
         write_whole(Path(path), "".join(json.dumps(asdict(v)) + "\n" for v in self))
 
     @classmethod

@@ -6,7 +6,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,6 @@ from sassafras.core import ToolMissing
 from .proposer import ProposerError, Reply, Request
 from .spending import RateLimit
 
-#: how endpoints want a JSON schema, tried in this order until one is accepted
-_SCHEMA_FORMS = ("json_schema", "json_object", "none")
 #: longest wait between two tries, seconds, whatever the endpoint asks for
 _LONGEST_WAIT = 120.0
 
@@ -61,7 +59,7 @@ class Endpoint:
             import openai
         except ImportError as error:
             raise ToolMissing(
-                "asking an endpoint needs the openai client", hint="pip install 'sassafras[llm]'"
+                "asking an endpoint needs the openai client", hint="in the checkout: pip install -e '.[llm]'"
             ) from error
         self._openai: Any = openai
         self.settings = settings
@@ -78,7 +76,6 @@ class Endpoint:
         self._sleep = sleep
         self._limit = RateLimit(settings.requests_per_minute, sleep=sleep)
         self._jitter = random.Random(0)
-        self._form = 0
 
     @property
     def name(self) -> str:
@@ -96,8 +93,6 @@ class Endpoint:
             self._limit.wait()
             try:
                 return self._read(self._ask(request), began)
-            except _OtherForm:
-                continue
             except _Again as again:
                 failures += 1
                 if failures < self.settings.tries:
@@ -124,8 +119,6 @@ class Endpoint:
             "temperature": request.temperature,
             "seed": request.seed,
         }
-        if request.schema is not None:
-            arguments |= _schema_argument(_SCHEMA_FORMS[self._form], request.schema)
         try:
             return self._client.chat.completions.create(**arguments)
         except api.APITimeoutError as error:
@@ -133,17 +126,12 @@ class Endpoint:
         except api.APIConnectionError as error:
             raise _Again(f"cannot connect ({error.__cause__ or error})") from error
         except api.APIStatusError as error:
-            raise self._status(error, request) from error
+            raise self._status(error) from error
         except (api.APIError, ValueError) as error:  # a body that is no JSON, or not what it should be
             raise _Again(f"a malformed answer ({_short(error)})") from error
 
-    def _status(self, error: Any, request: Request) -> Exception:
+    def _status(self, error: Any) -> Exception:
         status = int(error.status_code)
-        form_left = request.schema is not None and self._form + 1 < len(_SCHEMA_FORMS)
-        # llama-cpp-python's server answers 500 when it does not know this way of asking for JSON
-        if form_left and (status in (400, 422) or "response_format" in str(error)):
-            self._form += 1
-            return _OtherForm()
         if status in (408, 409, 429) or status >= 500:
             return _Again(f"status {status} ({_short(error)})", error.response.headers.get("retry-after"))
         key = f"check the key in {self.settings.key_variable}"
@@ -176,22 +164,6 @@ class _Again(Exception):
     def __init__(self, what: str, asked: str | None = None) -> None:
         super().__init__(what)
         self.asked = float(asked) if asked and re.fullmatch(r"\d+(\.\d+)?", asked) else 0.0
-
-
-class _OtherForm(Exception):
-    """Ask for JSON in another way."""
-
-
-def _schema_argument(form: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    if form == "json_schema":
-        body = {"name": "proposal", "schema": dict(schema), "strict": True}
-        return {"response_format": {"type": "json_schema", "json_schema": body}}
-    if form == "json_object":  # llama-cpp-python's server takes the schema here
-        return {
-            "response_format": {"type": "json_object"},
-            "extra_body": {"response_format": {"type": "json_object", "schema": dict(schema)}},
-        }
-    return {}
 
 
 def _is_local(url: str | None) -> bool:

@@ -1,14 +1,14 @@
-"""A search run whose candidates are proposals: rewritten sources, or other configurations of a kernel."""
+"""A search run whose candidates are proposals: rewritten sources."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sassafras.core import Evaluation
 from sassafras.jobs.job import Job
 from sassafras.jobs.result import Result
+from sassafras.search import Finished
 
 from .evolve import Evolve
 from .spending import Meter
@@ -26,14 +26,14 @@ class SourceJob(Job):
         proposals: what proposes, for the run's identity.
         caps: the whole budget, tokens and money included.
         meter: what was spent.
-        install: takes a measured winner instead of the store's tuned kernels.
+        deploys: a measured winner may take the baseline's place in programs (`sassafras.install`).
     """
 
     strategy: Evolve
     proposals: Mapping[str, Any] = field(default_factory=dict)
     caps: str = ""
     meter: Meter = field(default_factory=Meter)
-    install: Callable[[Result], None] | None = None
+    deploys: bool = True
 
     def spec(self) -> dict[str, Any]:
         """See `Job.spec`."""
@@ -51,16 +51,42 @@ class SourceJob(Job):
         counted = ", ".join(f"{count} {words.get(what, what)}" for what, count in tally.items())
         notes.append(f"proposals by {strategy.proposer}: {counted}")
         facts = {**made.facts, "caps": self.caps, "spent": self.meter.facts(), "proposals": tally}
+        facts["waiting"] = strategy.waiting
         facts["proof"] = "compared with the reference, nothing is proved"
         return replace(made, notes=tuple(notes), facts=facts)
 
     def stored_result(self, fresh: bool) -> Result | None:
         """See `Job.stored_result`; tokens and money are part of the budget too."""
         stored = super().stored_result(fresh)
-        return stored if stored is not None and stored.facts.get("caps") == self.caps else None
+        whole = (
+            stored is not None and stored.facts.get("caps") == self.caps and not stored.facts.get("waiting")
+        )
+        return stored if whole else None
+
+    def _confirmed(self, found: Finished[Any]) -> Result:
+        """See `Job._confirmed`; nothing is re-measured while the run's record waits for answers or time."""
+        strategy = self.strategy
+        unfinished = strategy.record.folder is not None and (strategy.waiting or not strategy.stopped)
+        if unfinished:
+            base = found.baseline
+            return self._result(
+                found, base.candidate, ["the run goes on"], improved=False, final=base.outcome
+            )
+        made = super()._confirmed(found)
+        if strategy.record.folder is not None and not made.modelled:
+            null, mine = made.null_interval, made.interval
+            strategy.record.append(
+                "confirmed",
+                digest=made.kernel.digest,
+                improved=made.improved,
+                speedup=made.speedup,
+                over_best=None if made.speedup is None else made.speedup * strategy.rival,
+                interval=None if mine is None else [mine.low, mine.high],
+                null=made.null,
+                null_interval=None if null is None else [null.low, null.high],
+            )
+        return made
 
     def _keep(self, result: Result) -> None:
-        if self.install is None:
+        if self.deploys:
             super()._keep(result)
-        elif result.improved and isinstance(self.final, Evaluation):
-            self.install(result)

@@ -1,4 +1,4 @@
-"""A proposer's answers, counted and kept on disk: a run taken up again neither asks nor pays twice."""
+"""A proposer's answers, counted and kept on disk: a resumed run repeats no request."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,8 @@ def load(settings: LocalSettings) -> tuple[Any, Any]:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise ToolMissing(
-            "a local model needs torch and transformers", hint="pip install 'sassafras[llm-local]'"
+            "a local model needs torch and transformers",
+            hint="in the checkout: pip install -e '.[llm-local]'",
         ) from error
     path = Path(settings.model).expanduser()
     if not path.exists():
@@ -70,13 +70,11 @@ def load(settings: LocalSettings) -> tuple[Any, Any]:
 
 
 class LocalModel:
-    """See the module. Where a request lists its `choices` the answer is one of them; a schema alone is not
-    enforced while sampling here, and answers are validated as all are."""
+    """See the module."""
 
     def __init__(self, settings: LocalSettings) -> None:
         self.settings = settings
         self.model, self.tokenizer = load(settings)
-        self._tokens: dict[str, list[int]] = {}
 
     @property
     def name(self) -> str:
@@ -94,10 +92,6 @@ class LocalModel:
         how: dict[str, Any] = {"do_sample": False}
         if request.temperature > 0:
             how = {"do_sample": True, "temperature": request.temperature, "top_p": 0.95}
-        tokens = [self._of(text) for text in request.choices]
-        if tokens:
-            how["prefix_allowed_tokens_fn"] = allowed_tokens(tokens, prompt, self.tokenizer.eos_token_id)
-            how["top_p"] = how["top_k"] = None
         devices = [self.settings.device] if self.settings.device.startswith("cuda") else []
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(request.seed)
@@ -111,16 +105,8 @@ class LocalModel:
         new = out[0, prompt:].tolist()
         said = len(new)
         text = self.tokenizer.decode(new, skip_special_tokens=True)
-        for choice, written in zip(request.choices, tokens, strict=True):
-            if new in (written, [*written, self.tokenizer.eos_token_id]):
-                text = choice
         truncated = said >= request.max_tokens
         return Reply(text, self.name, prompt, said, seconds=time.monotonic() - began, truncated=truncated)
-
-    def _of(self, text: str) -> list[int]:
-        if text not in self._tokens:
-            self._tokens[text] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return self._tokens[text]
 
     def _prompt(self, request: Request) -> Any:
         import torch
@@ -136,20 +122,3 @@ class LocalModel:
                 hint="show fewer variants (--set exemplars=1) or raise the context",
             )
         return torch.tensor([list(ids)], device=self.settings.device)
-
-
-def allowed_tokens(texts: Sequence[Sequence[int]], prompt: int, end: int) -> Callable[[int, Any], list[int]]:
-    """What `generate` may go on with, so that the answer is one of `texts` (``prefix_allowed_tokens_fn``).
-
-    Args:
-        texts: the tokens of every text.
-        prompt: tokens before the answer.
-        end: the token that ends an answer.
-    """
-
-    def allowed(batch: int, ids: Any) -> list[int]:
-        said = ids.tolist()[prompt:]
-        alive = [text for text in texts if list(text[: len(said)]) == said]
-        return sorted({text[len(said)] if len(text) > len(said) else end for text in alive} or {end})
-
-    return allowed

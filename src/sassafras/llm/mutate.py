@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
+from .answer import read_answer
 from .holes import Language
+from .proposer import Reply, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,46 @@ class Edit:
     def apply(self, text: str) -> str:
         """The edited text."""
         return text[: self.start] + self.text + text[self.end :]
+
+
+class Mutation:
+    """A proposer that changes the shown parent by a few random edits: the control.
+
+    Args:
+        edits: most edits made at once.
+    """
+
+    name = "mutation"
+
+    def __init__(self, edits: int = 3) -> None:
+        self._most = edits
+
+    def propose(self, request: Request) -> Reply:
+        """The parent's code blocks with edits that the request's seed decides."""
+        rng = np.random.default_rng(request.seed)
+        blocks = read_answer(request.parent).blocks
+        texts = {str(index): body for index, (_, body) in enumerate(blocks)}
+        language: Language = "triton" if any(label == "python" for label, _ in blocks) else "cuda"
+        said = []
+        for _ in range(int(rng.integers(1, self._most + 1))):
+            if (move := draw(texts, language, rng)) is None:
+                break
+            texts[move.hole] = move.apply(texts[move.hole])
+            said.append(move.what)
+        code = "\n".join(f"```{label}\n{texts[str(index)]}\n```" for index, (label, _) in enumerate(blocks))
+        return Reply(f"## Design\n{'; '.join(said)}\n## Code\n{code}\n", self.name)
+
+
+def draw(texts: Mapping[str, str], language: Language, rng: np.random.Generator) -> Edit | None:
+    """One edit: a kind, evenly, then a place, so that numbers do not drown the rest; None for none."""
+    kinds: dict[str, list[Edit]] = {}
+    for name, text in texts.items():
+        for edit in edits(name, text, language):
+            kinds.setdefault("number" if " becomes " in edit.what else edit.what, []).append(edit)
+    if not kinds:
+        return None
+    kind = sorted(kinds)[int(rng.integers(len(kinds)))]
+    return kinds[kind][int(rng.integers(len(kinds[kind])))]
 
 
 #: (pattern, replacement, what): `re` syntax; a pattern's match is replaced as `re.Match.expand` does

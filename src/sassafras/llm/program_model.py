@@ -42,11 +42,11 @@ class ProgramModel(ModelDevice):
         self._what, self._candidate = (workload, case), None
 
     def run(self, candidate: Candidate) -> Modelled:
-        """Model one candidate closely at once; ``unsupported`` with a reason when it cannot be."""
+        """Model one candidate with many draws; ``unsupported`` with a reason when it cannot be."""
         return self.closest(candidate)
 
     def closer(self, candidate: Candidate, level: int) -> None:
-        """See `core.Redrawing`: building a program takes longer than modelling it closely at once."""
+        """See `core.Redrawing`: building a program takes longer than modelling it with many draws."""
 
     def drawn(self, candidate: Candidate, part: DrawSet, begin: int, end: int) -> np.ndarray:
         """See `ModelDevice.drawn`; on start times of the candidate's own warps."""

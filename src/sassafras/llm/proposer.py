@@ -1,4 +1,4 @@
-"""What proposes: a request in, a reply out. Behind it: a language model, a policy, or plain chance."""
+"""The proposer protocol: a request in, a reply out; a language model, a policy, or random edits."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ class ProposerError(SassafrasError):
     """A proposer cannot go on: a dead endpoint, a refused key, a model that does not load."""
 
 
+class NoAnswerYet(ProposerError):
+    """The answer will come later: the proposer is asked again by the same run or by the next one."""
+
+
 class SpendingCap(ProposerError):
     """The next request could pass the cap on tokens or money, so it is not made."""
 
@@ -27,28 +31,30 @@ class Request:
 
     Attributes:
         messages: chat messages, each ``{"role": "system" | "user" | "assistant", "content": text}``.
-        schema: JSON schema that the answer must follow; None for free text.
         max_tokens: longest answer, in tokens.
         temperature: of sampling; 0 is greedy.
         seed: of sampling, for proposers that honour it; also tells equal requests apart.
-        choices: every answer that can be used, where they can be listed: a proposer may keep to them (a local
-            model does) or ignore them (endpoints get the schema).
+        number: of the prompt in its run, from 1; 0 outside of runs.
+        parent: the variant that is to be changed, as the messages show it.
     """
 
     messages: tuple[Message, ...]
-    schema: Mapping[str, Any] | None = None
     max_tokens: int = 1024
     temperature: float = 0.8
     seed: int = 0
-    choices: tuple[str, ...] = ()
+    number: int = 0
+    parent: str = ""
+
+    @property
+    def text(self) -> str:
+        """All messages as one text, as a file shows them."""
+        return "\n\n".join(m["content"].strip() for m in self.messages) + "\n"
 
     @property
     def digest(self) -> str:
         """sha256 of everything that makes two requests the same."""
         said = [dict(m) for m in self.messages]
-        what: list[Any] = [said, self.schema, self.max_tokens, self.temperature, self.seed]
-        if self.choices:
-            what.append(hashlib.sha256("\n".join(self.choices).encode()).hexdigest())
+        what: list[Any] = [said, self.max_tokens, self.temperature, self.seed]
         return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()
 
     @property
@@ -92,6 +98,7 @@ class Proposer(Protocol):
         """Answer one request.
 
         Raises:
+            NoAnswerYet: it answers later; the run goes on with its other requests.
             ProposerError: it cannot answer, now or later; the run ends with what it has.
         """
         ...

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,13 +28,14 @@ from sassafras.core import (
     Verdict,
     Workload,
 )
+from sassafras.evaluate.roofline import H100, H200, NOMINAL_MHZ, flops_of, traffic
 from sassafras.evaluate.source import Source, SourceEvaluator
 from sassafras.frontend.cuda import CudaBuilder
 from sassafras.frontend.triton import TritonBuilder
 
 from .answer import AnswerError, hole_texts, read_answer, whole_source
 from .holes import Language, Template
-from .mutate import Edit, edits
+from .mutate import Edit, draw, edits
 
 #: facts of Hopper, from our docs
 _NOTES = (
@@ -56,16 +59,18 @@ class SourceState:
     """Which text stands where.
 
     Attributes:
-        texts: (hole, text) of the holes that differ from the baseline's, sorted by name.
+        texts: (hole, text) of the holes that differ from the first variant's, sorted by name.
         parent: digest of the candidate that it was made from.
         origin: what made it: ``baseline``, ``mutation`` or a proposer's name.
         note: the proposer's words on its design.
+        builtin: the baseline's kernel, where its source is not among the variants.
     """
 
     texts: tuple[tuple[str, str], ...] = ()
     parent: str = field(default="", compare=False)
     origin: str = field(default="baseline", compare=False)
     note: str = field(default="", compare=False)
+    builtin: bool = False
 
 
 class SourceSpace:
@@ -77,6 +82,7 @@ class SourceSpace:
         baseline: its compiled kernel.
         judge: a `SourceEvaluator`; it builds, scans, confines, and judges.
         whole: the model may rewrite the whole source instead (no markers needed).
+        gpu: name of the GPU whose bandwidth the brief's bound takes; an H200's for one, else an H100's.
 
     Raises:
         SassafrasError: no source at hand, or no hole in it and `whole` is not set.
@@ -90,10 +96,11 @@ class SourceSpace:
         judge: SourceEvaluator,
         *,
         whole: bool = False,
+        gpu: str = "",
     ) -> None:
         self.workload, self.case, self.baseline, self.judge = workload, case, baseline, judge
-        self.language, self.text, self.entry = source_of(workload)
-        self.whole = whole
+        self.language, self.text, self.entry = self._read_source()
+        self.whole, self.gpu = whole, gpu
         self.template = (Template.whole if whole else Template.parse)(self.text, self.language)
         if not self.template.holes:
             raise SassafrasError(
@@ -104,6 +111,9 @@ class SourceSpace:
             )
         #: source -> digest of its candidate
         self._digests = {self.text: baseline.digest}
+
+    def _read_source(self) -> tuple[Language, str, str]:
+        return source_of(self.workload)
 
     # -- core.Space ---------------------------------------------------------------------------------------
 
@@ -117,19 +127,17 @@ class SourceSpace:
         """The baseline: nothing is changed."""
         return SourceState()
 
+    def seed(self) -> SourceState:
+        """The variant that the first proposals change."""
+        return self.start()
+
     def moves(self, state: SourceState) -> list[Edit]:
         """Every edit that the grammar knows for the present texts."""
         return [edit for name, text in self.texts(state).items() for edit in edits(name, text, self.language)]
 
     def sample(self, state: SourceState, rng: np.random.Generator) -> Edit | None:
-        """One of `moves`: a kind of edit, evenly, then a place, so that numbers do not drown the rest."""
-        kinds: dict[str, list[Edit]] = {}
-        for edit in self.moves(state):
-            kinds.setdefault("number" if " becomes " in edit.what else edit.what, []).append(edit)
-        if not kinds:
-            return None
-        kind = sorted(kinds)[int(rng.integers(len(kinds)))]
-        return kinds[kind][int(rng.integers(len(kinds[kind])))]
+        """One of `moves`; see `mutate.draw`."""
+        return draw(self.texts(state), self.language, rng)
 
     def apply(self, state: SourceState, move: Edit) -> SourceState:
         """The state with one hole edited. Raises AnswerError when the text leaves its hole."""
@@ -150,6 +158,11 @@ class SourceSpace:
         recipe = {**made.recipe, "refused": why} if why else made.recipe
         shared, meta = self.baseline.shared_bytes, self.baseline.meta
         return Candidate(replace(made.kernel, shared_bytes=shared, meta=meta), recipe)
+
+    def prepare(self, states: Sequence[SourceState]) -> None:
+        """Build several states at once; `candidate` then finds them built."""
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+            list(threads.map(lambda state: self.judge.build(self._source(state)), states))
 
     def evaluate(self, candidate: Candidate) -> Outcome:
         """`core.Evaluator` for this space's candidates: the judge's verdict on their source.
@@ -183,29 +196,24 @@ class SourceSpace:
         return SourceState(tuple(written), digest, origin, note)
 
     def _source(self, state: SourceState) -> Source:
-        recipe = {
-            "parent": state.parent,
-            "origin": state.origin,
-            "note": state.note[:500],
-            "texts": dict(state.texts),
-        }
         launch: dict[str, Any] = {}
         if self.language == "cuda":
             flags = (*getattr(self.workload.build, "flags", ()), *self.case.options.get("flags", ()))
             shared = self.baseline.shared_bytes
             launch = {"threads": self.baseline.threads, "shared_bytes": shared, "flags": flags}
-        return Source(self.language, self.source(state), entry=self.entry, recipe=recipe, **launch)
+        return Source(
+            self.language, self.source(state), entry=self.entry, recipe=self._recipe(state), **launch
+        )
+
+    def _recipe(self, state: SourceState) -> dict[str, Any]:
+        return {
+            "parent": state.parent,
+            "origin": state.origin,
+            "note": state.note[:500],
+            "texts": dict(state.texts),
+        }
 
     # -- Promptable ---------------------------------------------------------------------------------------
-
-    @property
-    def schema(self) -> None:
-        """Answers are text in three sections."""
-        return None
-
-    def choices(self) -> tuple[str, ...]:
-        """None: answers are free text."""
-        return ()
 
     @property
     def form(self) -> str:
@@ -222,7 +230,7 @@ class SourceSpace:
         """The task: the kernel, how it is launched, what must stay."""
         kind = "CUDA C++" if self.language == "cuda" else "Triton"
         lines = [
-            f"The {kind} kernel '{self.entry}' runs on an NVIDIA H200 (sm_90a). Make it faster.",
+            f"The {kind} kernel '{self.entry}' runs on an NVIDIA Hopper GPU (sm_90a). Make it faster.",
             f"Launch, which must stay: grid {self.case.grid}, {self.baseline.threads} threads a block, "
             f"{self.baseline.shared_bytes} bytes of dynamic shared memory.",
             "Arguments: " + "; ".join(_argument(n, a) for n, a in self.case.args.items()) + ".",
@@ -235,11 +243,38 @@ class SourceSpace:
         lines.append(
             f"Outputs may differ from the reference by rtol {tolerance.rtol:g} and atol {tolerance.atol:g}."
         )
+        lines.append(self.bound())
         if not self.whole:
-            lines.append("You rewrite only these holes; everything outside of them stays as it is:")
-            lines += [f"- {hole.name}: {hole.note or 'see the source'}" for hole in self.template.holes]
+            lines.append(self._holes())
         lines.append("The baseline's source:\n" + fenced(self.text, self.language))
         return "\n".join(lines) + "\n\nNotes:\n" + _NOTES + _NOTES_OF[self.language]
+
+    def _holes(self) -> str:
+        lines = ["You rewrite only these holes; everything outside of them stays as it is:"]
+        return "\n".join(
+            [*lines, *(f"- {h.name}: {h.note or 'see the source'}" for h in self.template.holes)]
+        )
+
+    def bound(self) -> str:
+        """The time below which no kernel can be, with the arithmetic."""
+        machine, name = (H200, "H200") if "H200" in self.gpu else (H100, "H100")
+        written, read = traffic(self.case, self.workload.meta.get("scratch", ()))
+        bandwidth, flop = machine.dram_bytes_s, flops_of(self.case, self.workload.meta)
+        memory = 1e6 * (written + read) / bandwidth
+        text = (
+            f"Bound on an {name}: {read} bytes to read and {written} to write take {memory:.2f} us at "
+            f"{bandwidth / 1e12:.2f} TB/s of DRAM (data that stays in the L2's {machine.l2_bytes >> 20} MiB "
+            "is not bound by this)"
+        )
+        if not flop:
+            return text + "."
+        peak = machine.multiprocessors * machine.flops_clock * NOMINAL_MHZ * 1e6
+        compute = 1e6 * flop / peak
+        kind = "memory" if memory > compute else "compute"
+        return (
+            f"{text}; {flop:.4g} FLOP take {compute:.2f} us at {peak / 1e12:.0f} TFLOP/s of dense FP16. "
+            f"{flop / (written + read):.1f} FLOP a byte: the {kind} bound is the larger one."
+        )
 
     def show(self, state: SourceState) -> str:
         """The texts of the holes, or the whole source."""

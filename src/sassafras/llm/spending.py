@@ -1,4 +1,4 @@
-"""What proposals cost: budgets read, tokens and money counted, caps kept, requests a minute held back."""
+"""Cost of proposals: parses budgets, counts tokens and dollars, enforces caps and the request rate."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Spend:
         try:
             budget = Budget.parse(",".join(rest)) if rest else Budget(evaluations=_MANY)
         except SearchError as error:
-            raise SearchError(error.what, hint="for example 10m,200e,500kt,2.5usd") from error
+            hint = error.hint if "no unit" in error.what else "for example 10m,200e,500kt,2.5usd"
+            raise SearchError(error.what, hint=hint) from error
         return cls(budget, tokens, dollars)
 
     def __str__(self) -> str:
@@ -90,7 +91,7 @@ class Meter:
 
     @contextmanager
     def asking(self, request: Request) -> Iterator[None]:
-        """Hold a request's worst case while it is made, so that several at once keep the caps too.
+        """Hold a request's worst case while it is made, so that concurrent requests keep the caps too.
 
         One that fits once others have been answered waits for them.
 
@@ -133,7 +134,7 @@ class Meter:
         return (prompt_tokens * self.prompt_price + answer_tokens * self.answer_price) / 1e6
 
     def charge(self, reply: Reply) -> None:
-        """Count a reply (one from a journal too: it was paid for once)."""
+        """Count a reply (also one from a journal, which was charged when it was made)."""
         with self._free:
             self.tokens += reply.prompt_tokens + reply.answer_tokens
             self.dollars += reply.dollars

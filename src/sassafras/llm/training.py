@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import Evaluator, SassafrasError
-from sassafras.gemm.select.dataset import DatasetEntry
 
 from .answer import AnswerError
-from .archive import Archive, ArchivedSource
-from .gemm_space import GemmJsonSpace
+from .archive import Archive
 from .prompt import Promptable, messages
 from .reward import FAILED, reward
 
@@ -60,29 +58,21 @@ def live_task(name: str, space: Any, evaluator: Evaluator, variants: Archive) ->
     return TrainingTask(name, space, variants, score)
 
 
-def recorded_tasks(entries: Iterable[DatasetEntry]) -> list[TrainingTask]:
-    """A task for every shape of a dataset: answers in JSON, rewarded by recorded times.
+def recorded_task(name: str, space: Promptable[Any], variants: Archive) -> TrainingTask:
+    """A task rewarded by what an earlier run measured, without a device: its variants are the only answers.
 
-    Plain launches only: launch modes were timed for the best configurations, so a mode would give them away.
+    Args:
+        name: see `TrainingTask`.
+        space: what the run searched.
+        variants: for example `Record(folder).archive()` of a run in a folder.
 
     Raises:
-        SassafrasError: no shape has two timed configurations.
+        SassafrasError: fewer than two variants are correct.
     """
-    tasks = []
-    for entry in entries:
-        space = GemmJsonSpace(entry.shape, lambda config: b"")
-        times = {c: us for c in space.configs if "+" not in c.name and (us := entry.us(c.name))}
-        if len(times) < 2:
-            continue
-        reference = next(iter(times.values()))  # of the static estimate's favourite
-        scores = {config: reference / us for config, us in times.items()}
-        variants = Archive()
-        for config, score in scores.items():
-            variants.add(ArchivedSource(config.name, "", space.show(config), score, "correct"))
-        tasks.append(TrainingTask(str(entry.shape), space, variants, scores.__getitem__))
-    if not tasks:
-        raise SassafrasError("training needs shapes with at least two timed configurations each")
-    return tasks
+    scores = {variant.text: variant.score for variant in variants}
+    if sum(score is not None for score in scores.values()) < 2:
+        raise SassafrasError("training needs at least two correct variants", where=name)
+    return TrainingTask(name, space, variants, lambda state: scores[space.show(state)])
 
 
 def training_rows(

@@ -1,1 +1,1 @@
-"""What a store or a search holds, for people: listings, `explain`, the HTML report."""
+"""Output for people: listings of a store, `explain`, the HTML report."""

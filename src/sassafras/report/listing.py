@@ -1,4 +1,4 @@
-"""What a store holds, as plain rows."""
+"""Contents of a store as plain rows."""
 
 from __future__ import annotations
 

@@ -31,12 +31,7 @@ class Block:
     exits: bool
 
 
-def _targets(i: Instruction, labels: dict[str, int]) -> list[int]:
-    found = []
-    for label in _TARGET.findall(i.text):
-        if label in labels:
-            found.append(labels[label] // 16)
-    return found
+_NO_FALL_THROUGH = frozenset(["BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU", "RET", "EXIT", "KILL", "RTT"])
 
 
 def build(
@@ -57,116 +52,117 @@ def build(
     Raises:
         DisassemblyError: a branch goes outside the function.
     """
-    count = len(instructions)
-    labelled = sorted({at // 16 for at in labels.values() if at // 16 < count})
-    leaders = {0, *labelled}
-    for i in instructions:
-        if i.base in BRANCHES and i.index + 1 < count:
-            leaders.add(i.index + 1)
-        for target in _targets(i, labels):
-            if target >= count:
-                raise DisassemblyError("branch target outside the function", where=str(i))
-            leaders.add(target)
-    for targets in indirect.values():
-        leaders.update(t // 16 for t in targets if t // 16 < count)
-    starts = sorted(leaders)
-    block_of = {start: n for n, start in enumerate(starts)}
-    returns = [block_of[i.index + 1] for i in instructions if i.base == "CALL" and i.index + 1 < count]
-    everywhere = tuple(sorted({block_of[t] for t in labelled} | set(returns)))
-    syncs: dict[str, list[int]] = {}
-    for i in instructions:
-        if i.base == "BSSY" and i.operands:
-            syncs.setdefault(i.operands[0], []).extend(_targets(i, labels))
-    blocks = []
-    for n, start in enumerate(starts):
-        end = starts[n + 1] if n + 1 < len(starts) else count
-        last = instructions[end - 1]
-        follow, exits = _successors(last, labels, indirect, everywhere, returns, syncs, block_of)
-        falls = last.base not in _NO_FALL_THROUGH or last.guard not in ("", "PT")
-        if falls and n + 1 < len(starts):
-            follow.add(n + 1)
-        elif falls:
-            exits = True
-        blocks.append(Block(n, start, end, tuple(sorted(follow)), exits))
-    return _synchronise(tuple(blocks), instructions, labels, syncs, block_of)
+    return _Builder(instructions, labels, indirect).blocks()
 
 
-def _synchronise(
-    blocks: tuple[Block, ...],
-    instructions: tuple[Instruction, ...],
-    labels: dict[str, int],
-    syncs: dict[str, list[int]],
-    block_of: dict[int, int],
-) -> tuple[Block, ...]:
-    """Give each BSYNC the targets of those BSSYs of its barrier that reach it.
+class _Builder:
+    def __init__(
+        self,
+        instructions: tuple[Instruction, ...],
+        labels: dict[str, int],
+        indirect: dict[int, tuple[int, ...]],
+    ) -> None:
+        self.code, self.labels, self.indirect = instructions, labels, indirect
+        count = len(instructions)
+        labelled = sorted({at // 16 for at in labels.values() if at // 16 < count})
+        leaders = {0, *labelled}
+        for i in instructions:
+            if i.base in BRANCHES and i.index + 1 < count:
+                leaders.add(i.index + 1)
+            for target in self._targets(i):
+                if target >= count:
+                    raise DisassemblyError("branch target outside the function", where=str(i))
+                leaders.add(target)
+        for targets in indirect.values():
+            leaders.update(t // 16 for t in targets if t // 16 < count)
+        self.starts = sorted(leaders)
+        self.ends = [*self.starts[1:], count]
+        self.number = {start: n for n, start in enumerate(self.starts)}
+        self.returns = {
+            self.number[i.index + 1] for i in self.code if i.base == "CALL" and i.index + 1 < count
+        }
+        self.everywhere = {self.number[t] for t in labelled} | self.returns
+        #: by barrier, where its BSSYs lead to
+        self.joins: dict[str, set[int]] = {}
+        for i in instructions:
+            if i.base == "BSSY" and i.operands:
+                self.joins.setdefault(i.operands[0], set()).update(self._blocks(i))
 
-    Barrier registers are few and reused, so that all BSSYs of one barrier would join unrelated regions. A
-    barrier that BMOV restores, or that no BSSY is seen to reach, keeps all targets.
-    """
-    if not syncs:
-        return blocks
-    every = {barrier: frozenset(block_of[t] for t in targets) for barrier, targets in syncs.items()}
-    last = [instructions[b.end - 1].base for b in blocks]
-    follow = [
-        ({b.index + 1} & set(b.successors)) if last[b.index] == "BSYNC" else set(b.successors) for b in blocks
-    ]
-    entry: list[dict[str, frozenset[int]] | None] = [None] * len(blocks)
-    entry[0] = {}
-    work = {0}
-    while work:
-        number = work.pop()
-        state = dict(entry[number] or {})
-        for i in instructions[blocks[number].start : blocks[number].end]:
-            barrier = i.operands[0] if i.operands else ""
-            if i.base == "BSSY":
-                state[barrier] = frozenset(block_of[t] for t in _targets(i, labels))
-            elif i.base == "BMOV" and barrier in every:
-                state[barrier] = every[barrier]
-            elif i.base == "BSYNC":
-                follow[number] |= state.get(barrier) or every.get(barrier, frozenset())
-        for successor in follow[number]:
-            known = entry[successor]
-            merged = dict(known or {})
-            for barrier, targets in state.items():
-                merged[barrier] = merged.get(barrier, frozenset()) | targets
-            if known is None or merged != known:
-                entry[successor] = merged
-                work.add(successor)
-    return tuple(
-        b
-        if entry[b.index] is None
-        else Block(b.index, b.start, b.end, tuple(sorted(follow[b.index])), b.exits)
-        for b in blocks
-    )
+    def _targets(self, i: Instruction) -> list[int]:
+        return [self.labels[x] // 16 for x in _TARGET.findall(i.text) if x in self.labels]
 
+    def _blocks(self, i: Instruction) -> set[int]:
+        return {self.number[t] for t in self._targets(i)}
 
-_NO_FALL_THROUGH = frozenset(["BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU", "RET", "EXIT", "KILL", "RTT"])
+    def blocks(self) -> tuple[Block, ...]:
+        """See `build`."""
+        follow: list[set[int]] = []
+        leaves: list[bool] = []
+        for n, end in enumerate(self.ends):
+            last = self.code[end - 1]
+            after, exits = self._successors(last)
+            falls = last.base not in _NO_FALL_THROUGH or last.guard not in ("", "PT")
+            if falls and n + 1 < len(self.ends):
+                after.add(n + 1)
+            follow.append(after)
+            leaves.append(exits or (falls and n + 1 == len(self.ends)))
+        if self.joins:
+            self._synchronise(follow)
+        rows = zip(self.starts, self.ends, follow, leaves, strict=True)
+        return tuple(Block(n, a, b, tuple(sorted(f)), e) for n, (a, b, f, e) in enumerate(rows))
 
+    def _successors(self, last: Instruction) -> tuple[set[int], bool]:
+        """Blocks that an instruction at the end of its block leads to, and whether it may leave the function;
+        BSYNC to all joins of its barrier."""
+        name = last.base
+        if name in ("EXIT", "KILL", "RTT", "BPT"):
+            return set(), True
+        if name == "RET":
+            return set(self.returns), True
+        if name in ("BRA", "JMP", "CALL"):
+            # a conditional branch on uniform state always names its label; anything else is unknown
+            found = self._blocks(last)
+            return found or set(self.everywhere), not found
+        if name == "BSYNC":
+            return set(self.joins.get(last.operands[0] if last.operands else "", ())), False
+        if name in ("BRX", "BRXU", "JMX", "JMXU"):
+            found = {self.number[t // 16] for t in self.indirect.get(last.offset, ())}
+            return found or set(self.everywhere), not found
+        return set(), False
 
-def _successors(
-    last: Instruction,
-    labels: dict[str, int],
-    indirect: dict[int, tuple[int, ...]],
-    everywhere: tuple[int, ...],
-    returns: list[int],
-    syncs: dict[str, list[int]],
-    block_of: dict[int, int],
-) -> tuple[set[int], bool]:
-    name = last.base
-    if name in ("EXIT", "KILL", "RTT", "BPT"):
-        return set(), True
-    if name == "RET":
-        return set(returns), True
-    if name in ("BRA", "JMP", "CALL"):
-        targets = _targets(last, labels)
-        if targets:
-            return {block_of[t] for t in targets}, False
-        # a conditional branch on uniform state always names its label; anything else is unknown
-        return set(everywhere), True
-    if name == "BSYNC":
-        barrier = last.operands[0] if last.operands else ""
-        return {block_of[t] for t in syncs.get(barrier, ())}, False
-    if name in ("BRX", "BRXU", "JMX", "JMXU"):
-        known = indirect.get(last.offset, ())
-        return ({block_of[t // 16] for t in known} if known else set(everywhere)), not known
-    return set(), False
+    def _synchronise(self, follow: list[set[int]]) -> None:
+        """Leave each BSYNC the targets of those BSSYs of its barrier that reach it, in place.
+
+        Barrier registers are few and reused, so that all BSSYs of one barrier would join unrelated regions. A
+        barrier that BMOV restores, or that no BSSY is seen to reach, keeps all targets.
+        """
+        found = [
+            {n + 1} & after if self.code[end - 1].base == "BSYNC" else set(after)
+            for n, (end, after) in enumerate(zip(self.ends, follow, strict=True))
+        ]
+        entry: list[dict[str, frozenset[int]] | None] = [None] * len(follow)
+        entry[0] = {}
+        work = {0}
+        while work:
+            n = work.pop()
+            state = dict(entry[n] or {})
+            for i in self.code[self.starts[n] : self.ends[n]]:
+                barrier = i.operands[0] if i.operands else ""
+                every = frozenset(self.joins.get(barrier, ()))
+                if i.base == "BSSY":
+                    state[barrier] = frozenset(self._blocks(i))
+                elif i.base == "BMOV" and every:
+                    state[barrier] = every
+                elif i.base == "BSYNC":
+                    found[n] |= state.get(barrier) or every
+            for m in found[n]:
+                known = entry[m]
+                merged = dict(known or {})
+                for barrier, targets in state.items():
+                    merged[barrier] = merged.get(barrier, frozenset()) | targets
+                if known is None or merged != known:
+                    entry[m] = merged
+                    work.add(m)
+        for n, state_there in enumerate(entry):
+            if state_there is not None:
+                follow[n] = found[n]

@@ -4,7 +4,8 @@ Layout in the upper 64-bit word (sm_70 to sm_121), from bit 41 up:
 
     ======  =============  ==================================================================
     41-44   stall          cycles until this warp may issue its next instruction
-    45      yield          a hint; with the stall one field of five bits, see `encodable`
+    45      yield          a hint; with the stall one field of five bits, of which ptxas emits 0 (on BRA, NOP,
+                           ERRBAR and USETMAXREG), 1-15 and 17-27: a stall of 12 or more needs it clear
     46-48   write barrier  scoreboard that is raised until the result is written, 7 for none
     49-51   read barrier   scoreboard that is raised until the operands are read, 7 for none
     52-57   wait mask      scoreboards that must be zero before this instruction issues
@@ -88,13 +89,3 @@ class Control:
         read = "-" if self.read_barrier is None else str(self.read_barrier)
         write = "-" if self.write_barrier is None else str(self.write_barrier)
         return f"B{waits}:R{read}:W{write}:{'Y' if self.yield_hint else '-'}:S{self.stall:02d}"
-
-
-def encodable(high: int) -> bool:
-    """True when the stall and yield bits are a combination that ptxas is known to emit.
-
-    As one field of five bits: 0 (on BRA, NOP, ERRBAR and USETMAXREG), 1-15 and 17-27, never 16 or 28-31. So a
-    stall of 12 or more needs the yield bit clear.
-    """
-    field = (high >> STALL_SHIFT) & 0x1F
-    return field <= 15 or 17 <= field <= 27

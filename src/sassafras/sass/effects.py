@@ -45,8 +45,7 @@ def complete(
     reads, writes = set(line.reads), set(line.writes)
     name = base(opcode)
     if name in ("P2R", "R2P"):
-        mask = _mask(operands)
-        predicates = _bank_predicates(opcode, mask)
+        predicates = _bank_predicates(operands)
         if predicates is None:
             return frozenset(reads), frozenset(writes), f"{opcode}: cannot read its predicate mask"
         (reads if name == "P2R" else writes).update(predicates)
@@ -76,16 +75,11 @@ def complete(
     return frozenset(reads), frozenset(writes), ""
 
 
-def _mask(operands: tuple[str, ...]) -> int | None:
-    """The immediate mask is the last operand; absent or non-numeric in register forms."""
+def _bank_predicates(operands: tuple[str, ...]) -> set[int] | None:
+    """Predicates P0-P6 that the mask, the last operand, selects; None where it is no such number. A byte
+    suffix (``.B1``) places the byte in the register only."""
     try:
-        return int(operands[-1], 16) if operands else None
-    except ValueError:
+        mask = int(operands[-1], 16)
+    except (IndexError, ValueError):
         return None
-
-
-def _bank_predicates(opcode: str, mask: int | None) -> set[int] | None:
-    """Predicates P0-P6 that a mask selects; a byte suffix (``.B1``) places the byte in the register only."""
-    if mask is None or mask & ~0x7F:
-        return None
-    return {PRED + i for i in range(7) if mask >> i & 1}
+    return None if mask & ~0x7F else {PRED + i for i in range(7) if mask >> i & 1}

@@ -162,31 +162,28 @@ def unknown_attributes(records: tuple[Record, ...]) -> tuple[int, ...]:
     return tuple(sorted({r.attribute for r in records} - known | strange))
 
 
-def _all_spills(record: Record) -> bool:
-    return len(record.payload) % 8 == 0 and set(record.words()[::2]) <= {_SPILL_REFILL}
+def _pairs(first: Callable[[int], bool], second: Callable[[int], bool]) -> Callable[[Record], bool]:
+    """Entries of two words, each of the form that is known."""
+    return lambda record: (
+        len(record.payload) % 8 == 0
+        and all(map(first, record.words()[::2]))
+        and all(map(second, record.words()[1::2]))
+    )
 
 
-def _loads_and_masks(record: Record) -> bool:
-    """Each entry is the offset of an instruction and a mask of some, not all, of a load's bytes."""
-    words = record.words()
-    aligned = len(record.payload) % 8 == 0 and all(offset % 16 == 0 for offset in words[::2])
-    return aligned and all(0 < mask < 0xFFFF for mask in words[1::2])
+def _aligned(offset: int) -> bool:
+    return offset % 16 == 0
 
 
 def _instructions(record: Record) -> bool:
-    return len(record.payload) % 4 == 0 and all(offset % 16 == 0 for offset in record.words())
-
-
-def _instructions_and_registers(record: Record) -> bool:
-    words = record.words()
-    aligned = len(record.payload) % 8 == 0 and all(offset % 16 == 0 for offset in words[::2])
-    return aligned and all(register < 255 for register in words[1::2])
+    return len(record.payload) % 4 == 0 and all(map(_aligned, record.words()))
 
 
 #: attributes whose entries are looked at
 _FORMS: dict[int, Callable[[Record], bool]] = {
     SYSTEM_CALLS: _instructions,
-    EMULATED_ATOMICS: _instructions_and_registers,
-    ANNOTATIONS: _all_spills,
-    UNUSED_LOAD_BYTES: _loads_and_masks,
+    EMULATED_ATOMICS: _pairs(_aligned, lambda register: register < 255),
+    ANNOTATIONS: _pairs(lambda kind: kind == _SPILL_REFILL, lambda offset: True),
+    # a mask of some, not all, of a load's bytes
+    UNUSED_LOAD_BYTES: _pairs(_aligned, lambda mask: 0 < mask < 0xFFFF),
 }

@@ -138,8 +138,17 @@ class Program:
 
         Returns:
             The new file. Equal to the original, byte for byte, for the identity order.
+
+        Raises:
+            ValueError: `order` is not a permutation of all instructions.
         """
-        return Emitter(self, name).emit(order, high)
+        function = self.function(name)
+        if len(order) != len(function) or (np.bincount(order, minlength=len(function)) != 1).any():
+            raise ValueError(f"{len(order)} entries are not a permutation of {len(function)} instructions")
+        words = function.words[order]
+        if high is not None:
+            words[:, 1] = high
+        return Emitter(self, name).write(order, words)
 
 
 class Emitter:
@@ -148,36 +157,13 @@ class Emitter:
     Args:
         program: the parsed cubin.
         name: its kernel.
-
-    Attributes:
-        words: its encodings in original order, as `Function.words`.
     """
 
     def __init__(self, program: Program, name: str) -> None:
         function = program.function(name)
-        self.words = function.words
         self._template = program.cubin.data
         self._start = function.text_offset
-        self._size = 16 * len(function)
         self._slots = [(at, offset // 16, offset % 16) for at, offset in function.offset_slots]
-
-    def emit(self, order: np.ndarray, high: np.ndarray | None = None) -> bytes:
-        """See `Program.emit`. `order` must be a permutation of all instructions.
-
-        Raises:
-            ValueError: it is not.
-        """
-        count = len(self.words)
-        if len(order) != count:
-            raise ValueError(f"order has {len(order)} entries for {count} instructions")
-        words = self.words[order]
-        if high is not None:
-            words[:, 1] = high
-        position = np.full(count, -1, dtype=np.int64)
-        position[order] = np.arange(count)
-        if position.min() < 0:
-            raise ValueError("order is not a permutation")
-        return self._patch(words, position)
 
     def write(self, order: np.ndarray, words: np.ndarray) -> bytes:
         """The cubin with these words, already in the order given; the caller vouches for both.
@@ -186,16 +172,11 @@ class Emitter:
             order: int array (instructions,), a permutation: which instruction stands at each position.
             words: uint64 array (instructions, 2) by position.
         """
-        if not self._slots:
-            return self._patch(words, order)
-        position = np.empty(len(order), dtype=np.int64)
-        position[order] = np.arange(len(order))
-        return self._patch(words, position)
-
-    def _patch(self, words: np.ndarray, position: np.ndarray) -> bytes:
+        count = len(order)
         out = bytearray(self._template)
-        out[self._start : self._start + self._size] = words.tobytes()
-        count = len(words)
+        out[self._start : self._start + 16 * count] = words.tobytes()
+        position = np.empty(count, dtype=np.int64)
+        position[order] = np.arange(count)
         for at, index, rest in self._slots:
             # an offset may name the end of the code; it stays
             new = int(position[index]) if index < count else index

@@ -9,8 +9,6 @@ Only the copy is made here, under the compiler's control codes; whether it is th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sassafras.core.errors import SassafrasError
@@ -22,7 +20,7 @@ from sassafras.sass.registers import UGPR
 from . import control, flow, reuse
 from .flow import Block
 from .graph import is_fence
-from .webs import fixed_registers, live
+from .webs import KernelCopy, fixed_registers, live
 
 #: a kernel with one of these may hold addresses of its code in registers
 _ADDRESSES = frozenset(
@@ -30,16 +28,7 @@ _ADDRESSES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MovedCopy:
-    """A copy: the cubin, how many instructions went up and down."""
-
-    cubin: bytes
-    up: int
-    down: int
-
-
-def move(program: Program, name: str, most: int | None = None) -> MovedCopy:
+def move(program: Program, name: str, most: int | None = None) -> KernelCopy:
     """Move what may move over branches, first come first.
 
     Args:
@@ -58,12 +47,11 @@ def move(program: Program, name: str, most: int | None = None) -> MovedCopy:
     weight = control.block_weights(blocks)
     fixed = fixed_registers(function)
     once = _unique(function)
-    left = len(code) if most is None else most
-    up = down = 0
+    most, moved = len(code) if most is None else most, 0
     for head, tail in doors(function, blocks):
         rises = weight[head] <= weight[tail]
         for x in _candidates(function, blocks, lists, head, tail, rises, fixed, once):
-            if left == 0:
+            if moved == most:
                 break
             if rises:
                 lists[tail].remove(x)
@@ -71,10 +59,10 @@ def move(program: Program, name: str, most: int | None = None) -> MovedCopy:
             else:
                 lists[head].remove(x)
                 lists[tail].insert(0, x)
-            left, up, down = left - 1, up + rises, down + (not rises)
-    if up + down == 0:
+            moved += 1
+    if moved == 0:
         raise SassafrasError("nothing in this kernel may move over a branch", where=name)
-    return MovedCopy(emit(program, name, lists), int(up), int(down))
+    return KernelCopy(emit(program, name, lists), moved)
 
 
 def emit(program: Program, name: str, lists: list[list[int]]) -> bytes:

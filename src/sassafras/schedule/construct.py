@@ -20,15 +20,13 @@ from .state import ScheduleState
 if TYPE_CHECKING:
     from .space import ScheduleSpace
 
-#: rule -> what has priority
-RULES = {
-    "order": "what stands earlier now (same order, least stall counts)",
-    "path": "the longest chain of distances and expected waits to the end of the block",
-    "carried": "the same, with late results that other blocks or the next round of a loop need",
-    "crowded": "the same, on pipes that other warps share",
+#: rule -> cycles of chain that one cycle of waiting costs: fill waits first, follow the chain, or in between
+HASTE = {
+    "order": 0.0,  # what stands earlier now goes first: the same order, least stall counts
+    "path": 1e6,  # the longest chain of distances and expected waits to the end of the block
+    "carried": 1.0,  # the same, with late results that other blocks or the next round of a loop need
+    "crowded": 4.0,  # the same, on pipes that other warps share
 }
-#: cycles of chain that one cycle of waiting costs: fill waits first, follow the chain, in between
-HASTE = {"order": 0.0, "path": 1e6, "carried": 1.0, "crowded": 4.0}
 
 
 class Constructor:
@@ -50,7 +48,7 @@ class Constructor:
         start = np.arange(len(space.function), dtype=np.int32)
         movable = space.tables.movable
         found = []
-        for b, (first, end) in enumerate(zip(self.machine.start, self.machine.end, strict=True)):
+        for b, (first, end) in enumerate(zip(space.tables.start, space.tables.end, strict=True)):
             visits = float(self.costs.visits[first])
             if visits > 0 and movable[first:end].sum() > 1:
                 found.append((visits * self.cycles(start, b), -b))
@@ -65,20 +63,17 @@ class Constructor:
         order is not of the space."""
         from .construct_jit import measure
 
-        s, e = int(self.machine.start[part]), int(self.machine.end[part])
-        local = (order[s:e] - s).astype(np.int32)
-        return int(measure(self.machine, part, local, np.empty(len(local), dtype=np.int64)))
+        s, e = self._span(part)
+        return int(measure(self.machine, self.space.tables, part, (order[s:e] - s).astype(np.int32)))
 
     def priorities(self, state: ScheduleState, part: int, rule: str) -> np.ndarray:
         """float64, by place in the original from the block's first: the higher, the earlier."""
         from .construct_jit import lengths
 
-        s, e = int(self.machine.start[part]), int(self.machine.end[part])
+        s, e = self._span(part)
         if rule == "order":
-            out = np.empty(e - s)
-            out[state.order[s:e] - s] = -np.arange(e - s, dtype=np.float64)
-            return out
-        found: np.ndarray = lengths(self._machine(rule), part, rule != "path")
+            return -(state.where[s:e] - s).astype(np.float64)
+        found: np.ndarray = lengths(self._machine(rule), self.space.tables, part, rule != "path")
         return found
 
     def construct(
@@ -86,22 +81,21 @@ class Constructor:
     ) -> ScheduleState | None:
         """`state` with one block scheduled from scratch; None where no control codes will do."""
         from .construct_jit import schedule
-
-        return self._with(state, part, schedule(self._machine(rule), part, priority, haste))
-
-    def _machine(self, rule: str) -> Machine:
-        return self._shared if rule == "crowded" else self.machine
-
-    def _with(self, state: ScheduleState, part: int, local: np.ndarray) -> ScheduleState | None:
         from .moves_jit import settle, working
 
-        t = self.space.tables
-        s, e = int(t.start[part]), int(t.end[part])
+        s, e = self._span(part)
+        local = schedule(self._machine(rule), self.space.tables, part, priority, haste)
         order, stall = state.order.copy(), state.stall.copy()
         order[s:e] = local + s
         stall[s:e] = self.space.least_stalls(order)[s:e]
         w = working(order, stall)
-        if not settle(t, w, s, e - 1):
+        if not settle(self.space.tables, w, s, e - 1):
             return None
         made = ScheduleState(w.order, w.stall, state.depth + 1)
         return made if self.space.placed(made) else None
+
+    def _span(self, part: int) -> tuple[int, int]:
+        return int(self.space.tables.start[part]), int(self.space.tables.end[part])
+
+    def _machine(self, rule: str) -> Machine:
+        return self._shared if rule == "crowded" else self.machine

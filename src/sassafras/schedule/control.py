@@ -35,6 +35,8 @@ from . import scoreboards
 from .graph import Graph
 
 _WORDS = (COUNT + 63) // 64
+#: no barrier
+NONE = 7
 #: copies that read uniform registers late when they set a read barrier
 _COPIES = frozenset("SYNCS UBLKCP UBLKPF UBLKRED UTMALDG UTMASTG UTMAREDG UTMAPF UTMACCTL ARRIVES".split())  # noqa: SIM905
 #: control transfers and convergence: what is pending there is not their business
@@ -161,8 +163,9 @@ def facts(function: Function, graph: Graph) -> ScoreboardProblem:
         if i.base == "DEPBAR" and i.operands
         for n in scoreboards.scoreboard_names(i.operands[0])
     }
+    runs = [i.guard not in ("!PT", "!UPT") for i in code]
     for i in code:
-        if i.guard in ("!PT", "!UPT"):
+        if not runs[i.index]:
             continue
         result, late = _late(i, fixed)
         barrier = i.control.write_barrier is not None or i.control.read_barrier is not None
@@ -202,8 +205,8 @@ def facts(function: Function, graph: Graph) -> ScoreboardProblem:
             1 << k for k, name in enumerate(classes) if unit(i.opcode) in _QUEUED[name].split()
         )
     row, done = _fences(function, graph, number, tracked, keeps)
-    touches = np.array([_bits(_alive(i, i.reads | i.writes)) for i in code], dtype=np.uint64)
-    writes = np.array([_bits(_alive(i, i.writes)) for i in code], dtype=np.uint64)
+    touches = np.array([_bits(i.reads | i.writes) * np.uint64(runs[i.index]) for i in code])
+    writes = np.array([_bits(i.writes) * np.uint64(runs[i.index]) for i in code])
     at, conflict = conflicts(
         late_bits,
         touches,
@@ -229,7 +232,7 @@ def facts(function: Function, graph: Graph) -> ScoreboardProblem:
         covered_by=by,
         usable=sum(1 << s for s in range(6) if s not in reserved),
         latency=latency,
-        weight=weights(graph),
+        weight=block_weights(graph.blocks),
         start=np.array([b.start for b in graph.blocks], dtype=np.int32),
         end=np.array([b.end for b in graph.blocks], dtype=np.int32),
         follow_at=follow_at,
@@ -251,10 +254,7 @@ def _accepted(f: ScoreboardProblem, stall: np.ndarray) -> tuple[np.ndarray, np.n
     """
     from .control_sharing import demand
 
-    items = len(f.latency)
-    cost, needed = np.zeros((items, items)), np.zeros(items, dtype=np.bool_)
-    first = np.full(items, len(stall), dtype=np.int32)
-    demand(f, np.arange(len(stall), dtype=np.int32), stall, needed, first, cost)
+    _, cost = demand(f, np.arange(len(stall), dtype=np.int32), stall)
     pairs = np.argwhere((cost > 0) & (f.hint[:, None] == f.hint[None, :]) & (f.hint >= 0)[:, None])
     return pairs.astype(np.int32), _TOLERANCE * cost[pairs[:, 0], pairs[:, 1]]
 
@@ -273,10 +273,6 @@ def _may_wait(i: Instruction) -> bool:
     return bool(i.control.wait_mask) or (i.base not in NO_WAIT and i.opcode not in NO_WAIT)
 
 
-def _alive(i: Instruction, registers: frozenset[int]) -> frozenset[int]:
-    return frozenset() if i.guard in ("!PT", "!UPT") else registers
-
-
 def _bits(registers: frozenset[int]) -> np.ndarray:
     out = np.zeros(_WORDS, dtype=np.uint64)
     for r in registers:
@@ -284,13 +280,8 @@ def _bits(registers: frozenset[int]) -> np.ndarray:
     return out
 
 
-def weights(graph: Graph) -> np.ndarray:
-    """Expected executions of each block: a factor for every loop around it (back edges in address order)."""
-    return block_weights(graph.blocks)
-
-
 def block_weights(blocks: Sequence[Block]) -> np.ndarray:
-    """See `weights`."""
+    """Expected executions of each block: a factor for every loop around it (back edges in address order)."""
     weight = np.ones(len(blocks))
     for b in blocks:
         for s in b.successors:
@@ -344,12 +335,9 @@ def _original_pending(
     """
     code = function.instructions
     names = [unit(code[n].opcode) for n in tracked]
-    entry: list[dict[int, int] | None] = [None] * len(graph.blocks)
-    entry[0] = {}
     out: dict[int, np.ndarray] = {}
 
-    def walk(n: int, keep: bool) -> dict[int, int]:
-        state = dict(entry[n] or {})
+    def walk(n: int, state: dict[int, int], keep: bool = False) -> dict[int, int]:
         block = graph.blocks[n]
         for index in range(block.start, block.end):
             i = code[index]
@@ -377,25 +365,8 @@ def _original_pending(
             state[2 * v], state[2 * v + 1] = write, write | read
         return state
 
-    work = list(range(len(graph.blocks)))
-    for n in range(1, len(graph.blocks)):
-        entry[n] = {}
-    while work:
-        n = work.pop(0)
-        left = walk(n, False)
-        for s in graph.successors[n]:
-            known = entry[s]
-            assert known is not None
-            changed = False
-            for k, m in left.items():
-                merged = known.get(k, m) & m
-                if k not in known or merged != known[k]:
-                    known[k] = merged
-                    changed = True
-            if changed and s not in work:
-                work.append(s)
-    for n in range(len(graph.blocks)):
-        walk(n, True)
+    for n, state in enumerate(scoreboards.entries(graph.successors, walk)):
+        walk(n, state, keep=True)
     return out
 
 
@@ -408,29 +379,41 @@ def regenerate(f: ScoreboardProblem, order: np.ndarray, stall: np.ndarray) -> Co
         stall: uint8 (instructions,), by position; not changed.
     """
     from .control_sharing import assign, demand
-    from .control_waits import apart, waits
+    from .control_waits import waits
 
     order, stall = order.copy(), stall.copy()  # writable: what is compiled is compiled for one type
-    items = len(f.latency)
-    cost = np.zeros((items, items))
-    needed = np.zeros(items, dtype=np.bool_)
-    first = np.full(items, len(order), dtype=np.int32)
-    demand(f, order, stall, needed, first, cost)
+    needed, cost = demand(f, order, stall)
     a, b = f.shared[:, 0], f.shared[:, 1]
     cost[a, b] = np.maximum(0.0, cost[a, b] - f.accepted)
-    color, total = assign(needed, first, cost, f.keeps, f.hint, f.usable)
-    write, read, wait, missing = waits(f, order, color)
-    for trial in range(_TRIALS):
+    for trial in range(_TRIALS + 1):
+        color, total = assign(f, needed, cost)
+        given = np.where(color >= 0, color, NONE).astype(np.uint8)
+        own = _bit(given)
+        clears = np.repeat(own[::2], 2)  # late reads are done when the result is, too
+        clears[1::2] |= own[1::2]
+        # (an instruction without a number reads the last row)
+        barriers = np.append(given, np.full(2, NONE, dtype=np.uint8)).reshape(-1, 2)
+        write, read = np.ascontiguousarray(barriers[f.number[order]].T)
+        wait, missing = waits(f, order, color, clears, write, read)
         if not missing.any():
             break
         # what was left to a later operation of its queue, on all paths but one: it gets its own after all
         needed |= missing | (trial == _TRIALS - 2)
-        color, total = assign(needed, first, cost, f.keeps, f.hint, f.usable)
-        write, read, wait, missing = waits(f, order, color)
-    new = apart(f, order, stall, write, read, wait)
-    new.setflags(write=False)
+    # no waiter issues less than two cycles behind a setter of its scoreboard
+    behind = np.append(wait[1:], np.uint8(0))
+    for block, end in enumerate(f.end):
+        follow = f.follow[f.follow_at[block] : f.follow_at[block + 1]]
+        behind[end - 1] = np.bitwise_or.reduce(wait[f.start[follow]], initial=0)
+    sets = _bit(write) | _bit(read)
+    stall[(stall == 1) & (f.frozen[order] == 0) & (sets & behind != 0)] = 2
+    stall.setflags(write=False)
     placed = not missing.any() and not (wait.astype(np.bool_) & ~f.may_wait[order]).any()
-    return Codes(write, read, wait, new, float(total), bool(placed))
+    return Codes(write, read, wait, stall, float(total), bool(placed))
+
+
+def _bit(barrier: np.ndarray) -> np.ndarray:
+    """Masks of scoreboards, 0 for none."""
+    return np.where(barrier == NONE, 0, 1 << (barrier & 7)).astype(np.uint8)
 
 
 def put(words: np.ndarray, made: Codes) -> None:

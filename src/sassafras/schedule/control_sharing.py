@@ -86,7 +86,7 @@ class _Walk(NamedTuple):
     Attributes:
         order, stall: the schedule, by position.
         issued, pending: cycle of its issue (the block starts at 0); whether it is pending.
-        needed, first, cost: what `demand` fills in.
+        needed, cost: what `demand` fills in.
         active, asked: scratch.
     """
 
@@ -95,7 +95,6 @@ class _Walk(NamedTuple):
     issued: np.ndarray
     pending: np.ndarray
     needed: np.ndarray
-    first: np.ndarray
     cost: np.ndarray
     active: np.ndarray
     asked: np.ndarray
@@ -104,7 +103,7 @@ class _Walk(NamedTuple):
 @njit(cache=True)
 def _run(f: ScoreboardProblem, w: _Walk, block: int, record: np.uint8) -> float:
     """One block with a scoreboard for everything; returns its expected cycles. `record`: whether to fill in
-    `needed`, `first` and `cost`."""
+    `needed` and `cost`."""
     issued, pending, active, asked = w.issued, w.pending, w.active, w.asked
     now = 0.0
     count = 0
@@ -148,7 +147,6 @@ def _run(f: ScoreboardProblem, w: _Walk, block: int, record: np.uint8) -> float:
                 for m in range(size):
                     a = asked[m]
                     w.needed[a] = True
-                    w.first[a] = min(w.first[a], p)
                     for n in range(count):
                         longer = f.latency[active[n]] - (now - issued[active[n]]) - passed
                         if longer > 0:
@@ -167,22 +165,16 @@ def _run(f: ScoreboardProblem, w: _Walk, block: int, record: np.uint8) -> float:
 
 
 @njit(cache=True)
-def demand(
-    f: ScoreboardProblem,
-    order: np.ndarray,
-    stall: np.ndarray,
-    needed: np.ndarray,
-    first: np.ndarray,
-    cost: np.ndarray,
-) -> None:
-    """Fill in which items are waited for, where first, and what sharing a scoreboard costs: `cost[a, b]`
-    is what waits for item a lose to b."""
+def demand(f: ScoreboardProblem, order: np.ndarray, stall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which items are waited for, and what sharing a scoreboard costs: `cost[a, b]` is what waits for item a
+    lose to b."""
     blocks, items = len(f.start), len(f.latency)
+    needed, cost = np.zeros(items, dtype=np.bool_), np.zeros((items, items))
     entry = np.full((blocks, items), -1.0)  # cycles since issue, negative where not pending
     queued = np.ones(blocks, dtype=np.bool_)
     issued, pending = np.empty(items), np.empty(items, dtype=np.bool_)
     active, asked = np.empty(items, dtype=np.int32), np.empty(items, dtype=np.int32)
-    w = _Walk(order, stall, issued, pending, needed, first, cost, active, asked)
+    w = _Walk(order, stall, issued, pending, needed, cost, active, asked)
     again = True
     rounds = 0
     while again and rounds < 4 * blocks + 8:
@@ -192,9 +184,7 @@ def demand(
             if not queued[b]:
                 continue
             queued[b] = False
-            for k in range(items):
-                pending[k] = entry[b, k] >= 0
-                issued[k] = -entry[b, k]
+            pending[:], issued[:] = entry[b] >= 0, -entry[b]
             now = _run(f, w, b, _RUN)
             for e in range(f.follow_at[b], f.follow_at[b + 1]):
                 m = f.follow[e]
@@ -205,10 +195,9 @@ def demand(
                         queued[m] = True
                         again = True
     for b in range(blocks):
-        for k in range(items):
-            pending[k] = entry[b, k] >= 0
-            issued[k] = -entry[b, k]
+        pending[:], issued[:] = entry[b] >= 0, -entry[b]
         _run(f, w, b, _RECORD)
+    return needed, cost
 
 
 @njit(cache=True)
@@ -222,7 +211,7 @@ def _total(color: np.ndarray, chosen: np.ndarray, cost: np.ndarray) -> float:
 
 
 @njit(cache=True)
-def _improve(color: np.ndarray, chosen: np.ndarray, cost: np.ndarray, keeps: np.ndarray, usable: int) -> None:
+def _improve(f: ScoreboardProblem, color: np.ndarray, chosen: np.ndarray, cost: np.ndarray) -> None:
     """Move single items to another scoreboard as long as that lowers the cost."""
     n = len(chosen)
     by = np.empty(6)
@@ -230,7 +219,7 @@ def _improve(color: np.ndarray, chosen: np.ndarray, cost: np.ndarray, keeps: np.
         changed = False
         for x in range(n):
             a = chosen[x]
-            if keeps[a] >= 0:
+            if f.keeps[a] >= 0:
                 continue
             by[:] = 0.0
             for y in range(n):
@@ -239,7 +228,7 @@ def _improve(color: np.ndarray, chosen: np.ndarray, cost: np.ndarray, keeps: np.
                     by[color[b]] += cost[a, b] + cost[b, a]
             best = color[a]
             for s in range(6):
-                if usable >> s & 1 and by[s] < by[best] - 1e-9:
+                if f.usable >> s & 1 and by[s] < by[best] - 1e-9:
                     best = s
             if best != color[a]:
                 color[a] = best
@@ -249,27 +238,16 @@ def _improve(color: np.ndarray, chosen: np.ndarray, cost: np.ndarray, keeps: np.
 
 
 @njit(cache=True)
-def assign(
-    needed: np.ndarray, first: np.ndarray, cost: np.ndarray, keeps: np.ndarray, hint: np.ndarray, usable: int
-) -> tuple[np.ndarray, float]:
+def assign(f: ScoreboardProblem, needed: np.ndarray, cost: np.ndarray) -> tuple[np.ndarray, float]:
     """A scoreboard for every item that is waited for (-1 for the others): the better of two starts, and the
     compiler's own where they cost about the same."""
-    items = len(needed)
-    count = 0
-    for k in range(items):
-        if needed[k] or keeps[k] >= 0:
-            count += 1
-    chosen = np.empty(count, dtype=np.int32)
-    count = 0
-    for k in range(items):
-        if needed[k] or keeps[k] >= 0:
-            chosen[count] = k
-            count += 1
-    greedy = np.full(items, -1, dtype=np.int32)
-    own = np.full(items, -1, dtype=np.int32)
+    keeps, hint, usable = f.keeps, f.hint, f.usable
+    chosen = np.flatnonzero(needed | (keeps >= 0)).astype(np.int32)
+    greedy = np.full(len(needed), -1, dtype=np.int32)
+    own = np.full(len(needed), -1, dtype=np.int32)
     by = np.empty(6)
     users = np.zeros(6)
-    for x in range(count):
+    for x in range(len(chosen)):
         a = chosen[x]
         by[:] = 0.0
         for y in range(x):
@@ -289,8 +267,8 @@ def assign(
             own[a] = hint[a]
         else:
             own[a] = greedy[a]
-    _improve(greedy, chosen, cost, keeps, usable)
-    _improve(own, chosen, cost, keeps, usable)
+    _improve(f, greedy, chosen, cost)
+    _improve(f, own, chosen, cost)
     first_cost, second_cost = _total(greedy, chosen, cost), _total(own, chosen, cost)
     if second_cost <= first_cost + _WORTH:
         return own, second_cost

@@ -8,27 +8,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .control import ScoreboardProblem
+from .control import NONE, ScoreboardProblem
 
-#: no barrier
-NONE = 7
 #: nothing is pending (otherwise: the scoreboards that say that it is done, of six)
 CLEAR = np.uint8(0xFF)
 #: setters of one scoreboard that may be outstanding: its counter has six bits
 _MOST = 60
-
-
-@njit(cache=True)
-def _clearing(color: np.ndarray) -> np.ndarray:
-    """By item: which scoreboards say that it is done. Its own; for late reads the result's too."""
-    clears = np.zeros(len(color), dtype=np.uint8)
-    for k in range(0, len(color), 2):
-        if color[k] >= 0:
-            clears[k] = np.uint8(1 << color[k])
-        clears[k + 1] = clears[k]
-        if color[k + 1] >= 0:
-            clears[k + 1] |= np.uint8(1 << color[k + 1])
-    return clears
 
 
 @njit(cache=True)
@@ -120,29 +105,27 @@ def _wait_earlier(
 
 @njit(cache=True)
 def waits(
-    f: ScoreboardProblem, order: np.ndarray, color: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Barriers set and wait masks by position, with these scoreboards; and items that are waited for though
-    they have none, and nothing else that is waited for says that they are done.
+    f: ScoreboardProblem,
+    order: np.ndarray,
+    color: np.ndarray,
+    clears: np.ndarray,
+    write: np.ndarray,
+    read: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Wait masks by position; and items that are waited for though they have no scoreboard, and nothing else
+    that is waited for says that they are done.
 
     Walks blocks until nothing changes: what is pending on entry only grows, and so do the masks.
+
+    Args:
+        color, clears: by item, its scoreboard or -1; the scoreboards that say that it is done (uint8).
+        write, read: by position, the barriers that are set (uint8).
     """
     n, blocks, items = len(order), len(f.start), len(f.latency)
     number = f.number
     where = np.empty(n, dtype=np.int32)
-    for p in range(n):
-        where[order[p]] = p
-    write = np.full(n, NONE, dtype=np.uint8)
-    read = np.full(n, NONE, dtype=np.uint8)
+    where[order] = np.arange(n)
     wait = np.zeros(n, dtype=np.uint8)
-    for p in range(n):
-        v = number[order[p]]
-        if v >= 0:
-            if color[2 * v] >= 0:
-                write[p] = color[2 * v]
-            if color[2 * v + 1] >= 0:
-                read[p] = color[2 * v + 1]
-    clears = _clearing(color)
     missing = np.zeros(items, dtype=np.bool_)
     pending = np.full((blocks, items), CLEAR)  # on entry of a block: what says so on all paths
     raised = np.zeros((blocks, 6), dtype=np.int32)  # setters outstanding on entry, by scoreboard
@@ -223,35 +206,4 @@ def waits(
                     if count[s] > raised[m, s]:
                         raised[m, s] = count[s]
                         queued[m] = True
-    return write, read, wait, missing
-
-
-@njit(cache=True)
-def apart(
-    f: ScoreboardProblem,
-    order: np.ndarray,
-    stall: np.ndarray,
-    write: np.ndarray,
-    read: np.ndarray,
-    wait: np.ndarray,
-) -> np.ndarray:
-    """Raise stall counts so that no waiter issues less than two cycles behind a setter of its scoreboard."""
-    for b in range(len(f.start)):
-        for p in range(f.start[b], f.end[b]):
-            if stall[p] != 1 or f.frozen[order[p]] != 0:
-                continue
-            sets = 0
-            if write[p] != NONE:
-                sets |= 1 << write[p]
-            if read[p] != NONE:
-                sets |= 1 << read[p]
-            if not sets:
-                continue
-            if p + 1 < f.end[b]:
-                if wait[p + 1] & sets:
-                    stall[p] = 2
-            else:
-                for e in range(f.follow_at[b], f.follow_at[b + 1]):
-                    if wait[f.start[f.follow[e]]] & sets:
-                        stall[p] = 2
-    return stall
+    return wait, missing

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Protocol
 
 from sassafras.sass import Instruction, Queue
+from sassafras.sass.latency import LatencyTable, opcode_key, slots
 from sassafras.sass.opcodes import BRANCHES
 from sassafras.sass.registers import UGPR, UPRED
 
@@ -22,51 +22,10 @@ HORIZON = 64
 RAW, WAW, WAR = "raw", "waw", "war"
 
 
-class Known(Protocol):
-    """A table's answer: a distance in cycles."""
-
-    @property
-    def cycles(self) -> int: ...
-
-
-class DistanceTable(Protocol):
-    """What a latency table must answer; see `sass.latency.LatencyTable`."""
-
-    def needed(
-        self, kind: str, producer: str, producer_slot: str, consumer: str, consumer_slot: str, original: int
-    ) -> int:
-        """Cycles that a pair of operands needs, given its distance in the original."""
-        ...
-
-    def own_stall(self, opcode: str) -> Known | None:
-        """The smallest stall count of an opcode key itself."""
-        ...
-
-    def spacing(self, first: str, second: str) -> Known | None:
-        """Cycles between two classes of instructions, whatever their registers."""
-        ...
-
-
-class Unknown:
-    """A table that knows nothing: every pair keeps its original distance."""
-
-    def needed(self, kind: str, first: str, slot: str, second: str, other: str, original: int) -> int:
-        """The original distance."""
-        return original
-
-    def own_stall(self, _: str) -> None:
-        """Unknown."""
-
-    def spacing(self, *_: str) -> None:
-        """Unknown."""
-
-
 class Distances:
     """Looks up pairs of instructions, with the operand slots of each worked out once."""
 
-    def __init__(self, instructions: tuple[Instruction, ...], table: DistanceTable) -> None:
-        from sassafras.sass.latency import opcode_key, slots
-
+    def __init__(self, instructions: tuple[Instruction, ...], table: LatencyTable) -> None:
         self.code = instructions
         self.table = table
         self.keys = [opcode_key(i.opcode) for i in instructions]

@@ -1,9 +1,11 @@
-"""Compiled functions that call no other compiled function: emission, and what agents see."""
+"""Compiled functions of emission, and of what agents see."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from numba import njit
+from numba import int64, njit
 
 from .tables import Tables
 
@@ -16,8 +18,7 @@ def encode(
 
     The stall field is replaced; a stall of 12 or more clears the yield bit (those combinations are never
     emitted by ptxas), otherwise an instruction keeps its own, or gets what ptxas gives its new stall
-    count; `.reuse` is cleared where one of the
-    instructions that it reaches does not follow as originally.
+    count; `.reuse` is cleared where one of the instructions that it reaches does not follow as originally.
 
     Args:
         words: uint64 (instructions, 2), original order.
@@ -55,54 +56,34 @@ def encode(
     return out
 
 
-@njit(cache=True)
-def survey(
-    t: Tables, order: np.ndarray, stall: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For each position: places that it may go up and down, longest chain of distances from the block's
-    start, and cycles between that and its issue (all int32)."""
-    n = len(order)
-    where = np.empty(n, dtype=np.int32)
-    for p in range(n):
-        where[order[p]] = p
-    up, down = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int32)
-    depth, slack = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int32)
-    now = 0
-    for p in range(n):
-        x = order[p]
-        if p == t.start[t.block_of[p]]:
-            now = 0
-        if t.movable[x] != 0:
-            lo, hi = t.low[p], t.high[p] - 1
-            for k in range(t.order_at[x], t.order_at[x + 1]):
-                lo = max(lo, where[t.order_before[k]] + 1)
-            for k in range(t.after_at[x], t.after_at[x + 1]):
-                hi = min(hi, where[t.after[k]] - 1)
-            up[p] = p - lo
-            down[p] = hi - p
-        for k in range(t.near_at[x], t.near_at[x + 1]):
-            depth[p] = max(depth[p], depth[where[t.near[k]]] + t.near_cycles[k])
-        slack[p] = max(0, now - depth[p])
-        now += max(1, stall[p])
-    return up, down, depth, slack
+class Survey(NamedTuple):
+    """What an agent sees of each position, in cycles within its block (all int32).
+
+    Attributes:
+        depth, height: longest chain of distances from the block's start, to its end.
+        slack: cycles between `depth` and its issue.
+        early: how much sooner it could issue as far as its producers go.
+        since: time since the last setter of a scoreboard that it waits for, -1 where there is none.
+        until: time until the first waiter of a scoreboard that it sets, -1 where there is none.
+    """
+
+    depth: np.ndarray
+    height: np.ndarray
+    slack: np.ndarray
+    early: np.ndarray
+    since: np.ndarray
+    until: np.ndarray
 
 
 @njit(cache=True)
-def chains(
-    t: Tables, order: np.ndarray, stall: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For each position, in cycles within its block (all int32): longest chain of distances to the block's
-    end; how much sooner it could issue as far as its producers go; time since the last setter of a
-    scoreboard that it waits for; time until the first waiter of one that it sets (-1 where there is none)."""
+def survey(t: Tables, order: np.ndarray, stall: np.ndarray, where: np.ndarray) -> Survey:
+    """Walk every block of a schedule; `where`: position by instruction."""
     n = len(order)
-    where = np.empty(n, dtype=np.int32)
-    for p in range(n):
-        where[order[p]] = p
-    height, early = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int32)
-    since, until = np.full(n, -1, dtype=np.int32), np.full(n, -1, dtype=np.int32)
-    issue = np.zeros(n, dtype=np.int64)
+    depth, slack, early = np.zeros(n, np.int32), np.zeros(n, np.int32), np.zeros(n, np.int32)
+    since, until = np.full(n, -1, np.int32), np.full(n, -1, np.int32)
+    height, issue = np.ones(n, np.int32), np.zeros(n, np.int64)
+    last = np.full(6, -1, np.int64)
     now = 0
-    last = np.full(6, -1, dtype=np.int64)
     for p in range(n):
         x = order[p]
         s = t.start[t.block_of[p]]
@@ -113,8 +94,10 @@ def chains(
         ready = 0
         for k in range(t.near_at[x], t.near_at[x + 1]):
             q = where[t.near[k]]
+            depth[p] = max(depth[p], depth[q] + t.near_cycles[k])
             if q >= s:
                 ready = max(ready, issue[q] + t.near_cycles[k])
+        slack[p] = max(0, now - depth[p])
         early[p] = max(0, now - ready)
         for b in range(6):
             if t.waits[x] >> b & 1 and last[b] >= 0:
@@ -128,38 +111,33 @@ def chains(
         now += max(1, stall[p])
     for p in range(n - 1, -1, -1):
         x = order[p]
-        height[p] = max(height[p], 1)
         for k in range(t.near_at[x], t.near_at[x + 1]):
             q = where[t.near[k]]
             height[q] = max(height[q], height[p] + t.near_cycles[k])
-    return height, early, since, until
+    return Survey(depth, height, slack, early, since, until)
 
 
 @njit(cache=True)
-def neighbours(t: Tables, order: np.ndarray, count: int) -> np.ndarray:
+def _note(row: np.ndarray, q: int, sign: int) -> None:
+    """Put `q` into a row of the smallest `sign` * q, in order; -1 is empty."""
+    slot = len(row)
+    while slot > 0 and (row[slot - 1] < 0 or sign * q < sign * row[slot - 1]):
+        if slot < len(row):
+            row[slot] = row[slot - 1]
+        slot -= 1
+    if slot < len(row):
+        row[slot] = q
+
+
+@njit(cache=True)
+def neighbours(t: Tables, order: np.ndarray, where: np.ndarray, count: int) -> np.ndarray:
     """int32 (positions, 2 * count): the nearest positions above that must stay above, then the nearest
     below that must stay below; -1 where there are fewer."""
-    n = len(order)
-    where = np.empty(n, dtype=np.int32)
-    for p in range(n):
-        where[order[p]] = p
-    out = np.full((n, 2 * count), -1, dtype=np.int32)
-    for p in range(n):
+    out = np.full((len(order), 2 * count), -1, dtype=np.int32)
+    for p in range(len(order)):
         x = order[p]
-        for side in range(2):
-            lo = t.order_at[x] if side == 0 else t.after_at[x]
-            hi = t.order_at[x + 1] if side == 0 else t.after_at[x + 1]
-            base = side * count
-            for k in range(lo, hi):
-                q = where[t.order_before[k]] if side == 0 else where[t.after[k]]
-                slot = count
-                while slot > 0:
-                    held = out[p, base + slot - 1]
-                    if held >= 0 and (held >= q if side == 0 else held <= q):
-                        break
-                    slot -= 1
-                if slot < count:
-                    for m in range(count - 1, slot, -1):
-                        out[p, base + m] = out[p, base + m - 1]
-                    out[p, base + slot] = q
+        for y in t.order_before[t.order_at[x] : t.order_at[x + 1]]:
+            _note(out[p, :count], where[y], int64(-1))
+        for y in t.after[t.after_at[x] : t.after_at[x + 1]]:
+            _note(out[p, count:], where[y], int64(1))
     return out

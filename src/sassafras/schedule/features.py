@@ -12,6 +12,7 @@ from sassafras.sass.registers import GPR, PRED, UGPR, UPRED
 if TYPE_CHECKING:
     from .space import ScheduleSpace
     from .state import ScheduleState
+    from .tables import Tables
 
 _QUEUES = tuple(Queue)
 _SOURCES = 4
@@ -82,7 +83,7 @@ def rows(space: ScheduleSpace, state: ScheduleState) -> np.ndarray:
         was set last and ``until_wait`` those until its own is waited for (-1 / 64 where nothing
         does), all in units of 64 cycles, capped at 4; ``critical`` is 1 on the block's longest chains.
     """
-    from .encode_jit import chains, survey
+    from .encode_jit import survey
 
     fixed = getattr(space, "_feature_rows", None)
     if fixed is None:
@@ -92,20 +93,30 @@ def rows(space: ScheduleSpace, state: ScheduleState) -> np.ndarray:
     out: np.ndarray = fixed[order]
     at = {name: n for n, name in enumerate(NAMES)}
     place = np.arange(len(order))
-    up, down, depth, slack = survey(space.tables, order, state.stall)
+    seen = survey(space.tables, order, state.stall, state.where)
+    up, down = _room(space.tables, state)
     out[:, at["stall"]] = state.stall / 15
     out[:, at["yield"]] *= state.stall < 12
     for name, x in (("moved_by", place - order), ("room_up", up), ("room_down", down)):
         out[:, at[name]] = x / (1.0 + np.abs(x))
-    out[:, at["depth"]] = np.minimum(depth / 64, 4)
-    out[:, at["slack"]] = np.minimum(slack / 64, 4)
     block = space.tables.block_of
     size = (space.tables.end - space.tables.start)[block]
     out[:, at["block_position"]] = (place - space.tables.start[block]) / size
-    height, early, since, until = chains(space.tables, order, state.stall)
-    for name, x in (("height", height), ("early", early), ("since_set", since), ("until_wait", until)):
+    cycles = {"depth": seen.depth, "slack": seen.slack, "height": seen.height, "early": seen.early}
+    for name, x in (cycles | {"since_set": seen.since, "until_wait": seen.until}).items():
         out[:, at[name]] = np.minimum(x / 64, 4)
     longest = np.zeros(len(size), dtype=np.int32)
-    np.maximum.at(longest, block, depth + height)
-    out[:, at["critical"]] = depth + height == longest[block]
+    chain = seen.depth + seen.height
+    np.maximum.at(longest, block, chain)
+    out[:, at["critical"]] = chain == longest[block]
     return out
+
+
+def _room(t: Tables, state: ScheduleState) -> tuple[np.ndarray, np.ndarray]:
+    """How many places the instruction at each position may go up and down, as far as order goes."""
+    place, where = np.arange(len(state.order)), state.where
+    low, high = t.low.copy(), t.high - 1
+    np.maximum.at(low, np.repeat(where, np.diff(t.order_at)), where[t.order_before] + 1)
+    np.minimum.at(high, np.repeat(where, np.diff(t.after_at)), where[t.after] - 1)
+    movable = t.movable[state.order]
+    return (place - low) * movable, (high - place) * movable

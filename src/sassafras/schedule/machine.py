@@ -15,7 +15,6 @@ schedule here takes no longer than the best one there: `bounds` rests on that.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,34 +22,24 @@ import numpy as np
 from sassafras.sass import Function, Queue
 
 from . import control as codes
-from .control import ScoreboardProblem
 from .graph import Graph
 from .tables import Tables
 
-#: pipes that an instruction can keep busy, where no costs say which
-_PIPES = (
-    Queue.ALU,
-    Queue.FMA,
-    Queue.HALF,
-    Queue.FP64,
-    Queue.TENSOR,
-    Queue.XU,
-    Queue.CONST,
-    Queue.SPECIAL,
-    Queue.UNIFORM,
-)
+#: pipes that an instruction can keep busy, and for how many cycles, where no costs say so
 _BUSY = {
     Queue.ALU: 2,
+    Queue.FMA: 1,
+    Queue.HALF: 1,
+    Queue.FP64: 2,
+    Queue.TENSOR: 6,
     Queue.XU: 8,
     Queue.CONST: 8,
     Queue.SPECIAL: 8,
-    Queue.TENSOR: 6,
-    Queue.FP64: 2,
     Queue.UNIFORM: 2,
 }
+_PIPES = tuple(_BUSY)
 #: kinds of arcs: a distance; the first one's result; its operands are read
 FIXED, RESULT, READ = 0, 1, 2
-_FAR = 1 << 20
 
 
 class Costs(NamedTuple):
@@ -93,7 +82,7 @@ def usual(function: Function, graph: Graph) -> Costs:
     code = function.instructions
     zero = np.zeros(len(code), dtype=np.int32)
     pipe, busy, result, read, queue = (zero.copy() for _ in range(5))
-    weights = codes.weights(graph)
+    weights = codes.block_weights(graph.blocks)
     visits = np.zeros(len(code))
     for b in graph.blocks:
         visits[b.start : b.end] = weights[b.index]
@@ -103,36 +92,22 @@ def usual(function: Function, graph: Graph) -> Costs:
         busy[i.index] = _BUSY.get(q, 1)
         queue[i.index] = q in (Queue.LSU, Queue.MIO, Queue.TMA)
         result[i.index], read[i.index] = codes.RESULT.get(q, 20), codes.READ.get(q, 14)
+    none = dict.fromkeys(("hold", "member", "flight", "closes", "awaits", "but"), zero)
+    port = np.zeros(len(code))
     return Costs(
-        pipe,
-        busy,
-        queue,
-        result,
-        read,
-        np.zeros(len(code)),
-        zero,
-        zero,
-        zero,
-        zero,
-        zero,
-        zero,
-        visits,
-        4,
-        "usual",
+        pipe, busy, queue, result, read, port, **none, visits=visits, queue_interval=4, source="usual"
     )
 
 
 class Machine(NamedTuple):
-    """Arrays that the compiled kernels read; int32, by instruction (original index) unless said otherwise.
+    """Arrays that the compiled kernels read besides `tables`; int32, by instruction (original index) unless
+    said otherwise.
 
     Attributes:
         succ_at, succ, delay, what: CSR of arcs: to which instruction, cycles, and FIXED, RESULT or READ.
         preds: how many arcs come in.
-        head, tail, own: as in `tables`.
-        kind, spacing, entry: as in `tables` (`entry`: entry_gap).
         pipe, busy, queue: as in `Costs`.
         port: float64, as in `Costs`.
-        start, end, least: by block: positions, cycles that it must take.
         interval: the queue's.
         outside: cycles until a late result that another block needs is there, or 0.
     """
@@ -142,33 +117,12 @@ class Machine(NamedTuple):
     delay: np.ndarray
     what: np.ndarray
     preds: np.ndarray
-    head: np.ndarray
-    tail: np.ndarray
-    own: np.ndarray
-    kind: np.ndarray
-    spacing: np.ndarray
-    entry: np.ndarray
     pipe: np.ndarray
     busy: np.ndarray
     queue: np.ndarray
     port: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    least: np.ndarray
     interval: int
     outside: np.ndarray
-
-
-@dataclass(slots=True)
-class _Arcs:
-    """Arcs by pair, the longest of each."""
-
-    found: dict[tuple[int, int], tuple[int, int]]
-
-    def add(self, first: int, second: int, cycles: int, what: int = FIXED) -> None:
-        old = self.found.get((first, second))
-        if old is None or cycles > old[0]:
-            self.found[first, second] = (cycles, what)
 
 
 def build(function: Function, graph: Graph, tables: Tables, costs: Costs, waits: bool) -> Machine:
@@ -179,150 +133,130 @@ def build(function: Function, graph: Graph, tables: Tables, costs: Costs, waits:
         costs: expected cycles.
         waits: waits travel with their instructions (the space keeps the compiler's control codes).
     """
-    code = function.instructions
-    arcs = _Arcs({})
-    block_of = tables.block_of
-    for a, b in graph.order:
-        if block_of[a] == block_of[b]:
-            arcs.add(a, b, 1)
-    for (a, b), cycles in graph.least.items():
-        arcs.add(a, b, cycles)
-    facts = codes.facts(function, graph)
-    outside = np.zeros(len(code), dtype=np.int32)
+    made = _Builder(function, graph, tables, costs)
     for block in graph.blocks:
-        start, end = block.start, block.end
-        _fences(arcs, start, end, graph, tables)
-        _groups(arcs, start, end, graph, costs)
-        _conflicts(arcs, start, end, graph, tables, facts, costs, outside)
+        span = range(block.start, block.end)
+        made.fences(span)
+        made.groups(span)
+        made.conflicts(span, loops=block.index in graph.successors[block.index])
         if waits:
-            _masks(arcs, start, end, function, graph, costs)
-    return _flat(arcs, tables, costs, outside)
+            made.masks(span)
+    return made.machine()
 
 
-def _fences(arcs: _Arcs, start: int, end: int, graph: Graph, tables: Tables) -> None:
-    """Between its fences everything stays; pinned instructions keep their order; a fence may hold."""
-    fence, pinned, begin = -1, -1, start
-    for n in range(start, end):
-        if graph.fence[n]:
-            for x in range(begin, n):
-                arcs.add(x, n, 1)
+class _Builder:
+    """Arcs by pair of instructions, the longest of each: (cycles, FIXED, RESULT or READ)."""
+
+    def __init__(self, function: Function, graph: Graph, tables: Tables, costs: Costs) -> None:
+        self.code, self.graph, self.tables, self.costs = function.instructions, graph, tables, costs
+        self.facts = codes.facts(function, graph)
+        self.outside = np.zeros(len(self.code), dtype=np.int32)
+        self.arcs: dict[tuple[int, int], tuple[int, int]] = {}
+        for a, b in graph.order:
+            if tables.block_of[a] == tables.block_of[b]:
+                self.add(a, b, 1)
+        for (a, b), cycles in graph.least.items():
+            self.add(a, b, cycles)
+
+    def add(self, first: int, second: int, cycles: int, what: int = FIXED) -> None:
+        """Note an arc unless a longer one is known."""
+        old = self.arcs.get((first, second))
+        if old is None or cycles > old[0]:
+            self.arcs[first, second] = (cycles, what)
+
+    def fences(self, span: range) -> None:
+        """Between its fences everything stays; pinned instructions keep their order; a fence may hold."""
+        fence, pinned, begin = -1, -1, span.start
+        for n in span:
             if fence >= 0:
-                arcs.add(fence, n, 1)
-            fence, pinned, begin = n, -1, n + 1
-            continue
-        if fence >= 0:
-            arcs.add(fence, n, 1)
-        if graph.pinned[n]:
-            if pinned >= 0:
-                arcs.add(pinned, n, 1)
-            pinned = n
+                self.add(fence, n, 1)
+            if self.graph.fence[n]:
+                for x in range(begin, n):
+                    self.add(x, n, 1)
+                fence, pinned, begin = n, -1, n + 1
+            elif self.graph.pinned[n]:
+                if pinned >= 0:
+                    self.add(pinned, n, 1)
+                pinned = n
 
+    def _behind(self, n: int, span: range) -> Iterable[int]:
+        """What issues right behind a fence: up to the next fence and with it."""
+        for x in range(n + 1, span.stop):
+            yield x
+            if self.graph.fence[x]:
+                return
 
-def _behind(start: int, end: int, graph: Graph) -> Iterable[int]:
-    """What issues right behind a fence: up to the next fence and with it."""
-    for n in range(start + 1, end):
-        yield n
-        if graph.fence[n]:
-            return
+    def groups(self, span: range) -> None:
+        """Fences that hold up the rest, for themselves or for groups that were closed before."""
+        costs = self.costs
+        groups: dict[int, list[list[tuple[int, int]]]] = {1: [], 2: []}
+        members: dict[int, list[int]] = {1: [], 2: []}
+        for n in span:
+            if costs.member[n]:
+                members[int(costs.member[n])].append(n)
+            if closes := int(costs.closes[n]):
+                chain, busy = [], 0
+                for m in reversed(members[closes]):
+                    # products follow one another in the tensor core, copies travel together
+                    busy = busy + int(costs.flight[m]) if closes == 2 else int(costs.flight[m])
+                    chain.append((m, int(costs.result[m]) + busy if closes == 2 else busy))
+                groups[closes].append(chain)
+                members[closes] = []
+            if awaits := int(costs.awaits[n]):
+                pending = len(groups[awaits]) - int(costs.but[n])
+                if pending > 0:
+                    for x in self._behind(n, span):
+                        for m, cycles in groups[awaits][pending - 1]:
+                            self.add(m, x, cycles, RESULT)
+            if costs.hold[n] > 1 and self.graph.fence[n]:
+                for x in self._behind(n, span):
+                    self.add(n, x, int(costs.hold[n]))
 
+    def conflicts(self, span: range, loops: bool) -> None:
+        """What must not be pending when an instruction issues, from its own block or the round before."""
+        facts, costs, low = self.facts, self.costs, self.tables.low
+        for x in span:
+            for k in facts.conflict[facts.conflict_at[x] : facts.conflict_at[x + 1]].tolist():
+                a, late = int(facts.tracked[k >> 1]), k & 1
+                cycles = int(costs.read[a] if late else costs.result[a])
+                if cycles <= 0 or costs.member[a] == 2:
+                    continue
+                if a in span and a < x:
+                    if (a, x) in self.arcs or low[a] != low[x]:
+                        self.add(a, x, cycles, READ if late else RESULT)
+                elif not late and (a < x or (a in span and loops)):
+                    self.outside[a] = max(self.outside[a], cycles)
 
-def _groups(arcs: _Arcs, start: int, end: int, graph: Graph, costs: Costs) -> None:
-    """Fences that hold up the rest, for themselves or for groups that were closed before."""
-    groups: dict[int, list[list[tuple[int, int]]]] = {1: [], 2: []}
-    members: dict[int, list[int]] = {1: [], 2: []}
-    for n in range(start, end):
-        if costs.member[n]:
-            members[int(costs.member[n])].append(n)
-        if closes := int(costs.closes[n]):
-            chain, busy = [], 0
-            for m in reversed(members[closes]):
-                # products follow one another in the tensor core, copies travel together
-                busy = busy + int(costs.flight[m]) if closes == 2 else int(costs.flight[m])
-                chain.append((m, int(costs.result[m]) + busy if closes == 2 else busy))
-            groups[closes].append(chain)
-            members[closes] = []
-        if awaits := int(costs.awaits[n]):
-            pending = len(groups[awaits]) - int(costs.but[n])
-            if pending > 0:
-                for x in _behind(n, end, graph):
-                    for m, cycles in groups[awaits][pending - 1]:
-                        arcs.add(m, x, cycles, RESULT)
-        if costs.hold[n] > 1 and graph.fence[n]:
-            for x in _behind(n, end, graph):
-                arcs.add(n, x, int(costs.hold[n]))
+    def masks(self, span: range) -> None:
+        """Waits that travel with their instructions wait for every earlier setter that stays earlier."""
+        for a, x in list(self.arcs):
+            if x in span and a in span:
+                mask, c = self.code[x].control.wait_mask, self.code[a].control
+                if c.write_barrier is not None and mask >> c.write_barrier & 1:
+                    self.add(a, x, int(self.costs.result[a]), RESULT)
+                if c.read_barrier is not None and mask >> c.read_barrier & 1:
+                    self.add(a, x, int(self.costs.read[a]), READ)
 
-
-def _conflicts(
-    arcs: _Arcs,
-    start: int,
-    end: int,
-    graph: Graph,
-    tables: Tables,
-    facts: ScoreboardProblem,
-    costs: Costs,
-    outside: np.ndarray,
-) -> None:
-    """What must not be pending when an instruction issues, from its own block or the round before."""
-    b = int(tables.block_of[start])
-    loops = b in graph.successors[b]
-    for x in range(start, end):
-        for k in facts.conflict[facts.conflict_at[x] : facts.conflict_at[x + 1]].tolist():
-            a = int(facts.tracked[k >> 1])
-            cycles = int(costs.read[a] if k & 1 else costs.result[a])
-            if cycles <= 0 or costs.member[a] == 2:
-                continue
-            if not start <= a < end:
-                if not k & 1 and a < x:
-                    outside[a] = max(outside[a], cycles)
-            elif a < x and ((a, x) in arcs.found or tables.low[a] != tables.low[x]):
-                arcs.add(a, x, cycles, READ if k & 1 else RESULT)
-            elif a >= x and loops and not k & 1:
-                outside[a] = max(outside[a], cycles)
-
-
-def _masks(arcs: _Arcs, start: int, end: int, function: Function, graph: Graph, costs: Costs) -> None:
-    """Waits that travel with their instructions wait for every earlier setter that stays earlier."""
-    code = function.instructions
-    for (a, x), _ in list(arcs.found.items()):
-        if not (start <= x < end and start <= a < end):
-            continue
-        mask, c = code[x].control.wait_mask, code[a].control
-        if not mask:
-            continue
-        if c.write_barrier is not None and mask >> c.write_barrier & 1:
-            arcs.add(a, x, int(costs.result[a]), RESULT)
-        if c.read_barrier is not None and mask >> c.read_barrier & 1:
-            arcs.add(a, x, int(costs.read[a]), READ)
-
-
-def _flat(arcs: _Arcs, t: Tables, costs: Costs, outside: np.ndarray) -> Machine:
-    count = len(costs.pipe)
-    rows = sorted((a, b, c, w) for (a, b), (c, w) in arcs.found.items())
-    flat = np.array(rows, dtype=np.int32).reshape(-1, 4)
-    at = np.zeros(count + 1, dtype=np.int32)
-    at[1:] = np.cumsum(np.bincount(flat[:, 0], minlength=count))
-    return Machine(
-        succ_at=at,
-        succ=flat[:, 1].copy(),
-        delay=flat[:, 2].copy(),
-        what=flat[:, 3].copy(),
-        preds=np.bincount(flat[:, 1], minlength=count).astype(np.int32),
-        head=t.head,
-        tail=t.tail,
-        own=np.maximum(t.own, 1).astype(np.int32),
-        kind=t.kind,
-        spacing=t.spacing,
-        entry=np.minimum(t.entry_gap, _FAR),
-        pipe=costs.pipe,
-        busy=costs.busy,
-        queue=costs.queue,
-        port=costs.port,
-        start=t.start,
-        end=t.end,
-        least=t.least_length,
-        interval=costs.queue_interval,
-        outside=outside,
-    )
+    def machine(self) -> Machine:
+        """The arcs as arrays."""
+        count, costs = len(self.code), self.costs
+        rows = sorted((*pair, *arc) for pair, arc in self.arcs.items())
+        flat = np.array(rows, dtype=np.int32).reshape(-1, 4)
+        at = np.zeros(count + 1, dtype=np.int32)
+        at[1:] = np.cumsum(np.bincount(flat[:, 0], minlength=count))
+        return Machine(
+            succ_at=at,
+            succ=flat[:, 1].copy(),
+            delay=flat[:, 2].copy(),
+            what=flat[:, 3].copy(),
+            preds=np.bincount(flat[:, 1], minlength=count).astype(np.int32),
+            pipe=costs.pipe,
+            busy=costs.busy,
+            queue=costs.queue,
+            port=costs.port,
+            interval=costs.queue_interval,
+            outside=self.outside,
+        )
 
 
 def crowded(machine: Machine, warps: float) -> Machine:

@@ -22,9 +22,6 @@ _HORIZON = 64
 _NEVER = -(1 << 20)
 MAX_STALL = 15
 
-#: which stall counts a reordering lowers before it raises what must be
-KEEP, LOCAL, BLOCK = 0, 1, 2
-
 
 @njit(cache=True)
 def positions(order: np.ndarray) -> np.ndarray:
@@ -229,7 +226,7 @@ def _restore(w: Working, order: np.ndarray, stall: np.ndarray, where: np.ndarray
 
 
 @njit(cache=True)
-def perform(t: Tables, w: Working, kind: int, i: int, j: int, respace: int) -> bool:
+def perform(t: Tables, w: Working, kind: int, i: int, j: int) -> bool:
     """Carry out a move in place. Returns False, with the schedule garbage, where it is not legal.
 
     REORDER takes the instruction at position i to position j; RESTALL gives position i the stall count j.
@@ -256,24 +253,18 @@ def perform(t: Tables, w: Working, kind: int, i: int, j: int, respace: int) -> b
     s = t.start[b]
     if lo > s:
         lo -= 1
-    if respace == LOCAL:
-        # around the gap that it left, around its new place, and before those that waited for it
-        _lower(t, w, j)
-        if j > s:
-            _lower(t, w, j - 1)
-        left = i if j > i else i + 1
-        if left - 1 >= s:
-            _lower(t, w, left - 1)
-        for k in range(t.later_at[x], t.later_at[x + 1]):
-            q = where[t.later[k]] - 1
-            if q >= s and t.block_of[q] == b:
-                _lower(t, w, q)
-                lo, hi = min(lo, q), max(hi, q)
-    elif respace == BLOCK:
-        lo = s
-        hi = t.end[b] - 1
-        for q in range(lo, hi + 1):
+    # stall counts fall around the gap that it left, around its new place, and before those that waited for it
+    _lower(t, w, j)
+    if j > s:
+        _lower(t, w, j - 1)
+    left = i if j > i else i + 1
+    if left - 1 >= s:
+        _lower(t, w, left - 1)
+    for k in range(t.later_at[x], t.later_at[x + 1]):
+        q = where[t.later[k]] - 1
+        if q >= s and t.block_of[q] == b:
             _lower(t, w, q)
+            lo, hi = min(lo, q), max(hi, q)
     return settle(t, w, lo, hi)
 
 
@@ -301,7 +292,6 @@ def propose(
     memory: np.ndarray,
     weights: np.ndarray,
     seed: int,
-    respace: int,
     attempts: int,
 ) -> tuple[int, int, int, np.ndarray, np.ndarray]:
     """Draw moves until one is legal and changes something.
@@ -313,7 +303,6 @@ def propose(
         weights: chances in 1/65536: one memory instruction by one; any instruction by one; any
             instruction to any legal place; a stall count. They add up to 65536.
         seed: seed of this draw.
-        respace: KEEP, LOCAL or BLOCK.
         attempts: how many draws.
 
     Returns:
@@ -345,7 +334,7 @@ def propose(
             # mostly as tight as can be, else one or two cycles more than now
             tight = _below(state, int64(4)) < 3
             j = least if tight else min(MAX_STALL, stall[i] + 1 + _below(state, int64(2)))
-        if perform(t, w, kind, i, j, respace) and (kind == REORDER or (w.stall != stall).any()):
+        if perform(t, w, kind, i, j) and (kind == REORDER or (w.stall != stall).any()):
             return kind, i, j, w.order, w.stall
         _restore(w, order, stall, where)
     return -1, 0, 0, w.order, w.stall
@@ -353,16 +342,16 @@ def propose(
 
 @njit(cache=True)
 def carry_out(
-    t: Tables, order: np.ndarray, stall: np.ndarray, kind: int, i: int, j: int, respace: int
+    t: Tables, order: np.ndarray, stall: np.ndarray, kind: int, i: int, j: int
 ) -> tuple[bool, np.ndarray, np.ndarray]:
     """A move applied to a copy."""
     w = working(order, stall)
-    return perform(t, w, kind, i, j, respace), w.order, w.stall
+    return perform(t, w, kind, i, j), w.order, w.stall
 
 
 @njit(cache=True)
 def enumerate_moves(
-    t: Tables, order: np.ndarray, stall: np.ndarray, chosen: np.ndarray, neighbours: bool, respace: int
+    t: Tables, order: np.ndarray, stall: np.ndarray, chosen: np.ndarray, neighbours: bool
 ) -> np.ndarray:
     """Legal reorderings of the chosen instructions, by one position or to any: bool (chosen, positions)."""
     w = working(order, stall)
@@ -375,7 +364,7 @@ def enumerate_moves(
             lo, hi = max(lo, i - 1), min(hi, i + 1)
         for j in range(lo, hi + 1):
             if j != i:
-                legal[k, j] = perform(t, w, int64(REORDER), i, j, respace)
+                legal[k, j] = perform(t, w, int64(REORDER), i, j)
                 _restore(w, order, stall, where)
     return legal
 
@@ -416,7 +405,6 @@ def legal_actions(
     stall: np.ndarray,
     chosen: np.ndarray,
     steps: np.ndarray,
-    respace: int,
     sure: bool,
 ) -> np.ndarray:
     """Which actions (`goals`) the chosen instructions may do: bool (positions, actions).
@@ -438,7 +426,7 @@ def legal_actions(
                 legal[p, v] = True  # (more cycles break no bound)
                 continue
             kind = RESTALL if steps[v] == 100 else REORDER
-            ok = perform(t, w, kind, p, int64(aims[v]), respace)
+            ok = perform(t, w, kind, p, int64(aims[v]))
             if ok and kind == RESTALL:
                 ok = w.stall[p] != stall[p]
             legal[p, v] = ok

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 
 from sassafras.core.errors import DisassemblyError
-from sassafras.sass import Emitter, Function, Instruction, Program
+from sassafras.sass import Emitter, Function, Instruction, Program, archs
 from sassafras.sass.control import REUSE_MASK
-from sassafras.sass.latency import opcode_key, slots
+from sassafras.sass.latency import LatencyTable, opcode_key, slots
 from sassafras.sass.registers import GPR, PRED, UGPR
 
 from . import flow
-from .distances import HORIZON, DistanceTable
-from .webs import Web, fixed_registers, live, values
+from .distances import HORIZON
+from .webs import KernelCopy, Web, fixed_registers, live, values
 
 #: (word, first bit, bits) of the fields that name general registers: output, inputs
 _OUTPUT = ((0, 16),)
@@ -38,30 +37,13 @@ _NAME = re.compile(r"(?<![A-Za-z0-9_.])(UR|UP|R|P|B)\d+(?![A-Za-z0-9_])")
 _GAIN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Renamed:
-    """The outcome.
-
-    Attributes:
-        cubin: the original under new names, same order; no cached operands where names changed.
-        webs: how many values got another name.
-        instructions: how many instructions changed.
-    """
-
-    cubin: bytes
-    webs: int
-    instructions: int
-
-
-def rename(
-    program: Program, name: str, most: int | None = None, table: DistanceTable | None = None
-) -> Renamed:
-    """Give values other names where that breaks a false dependence.
+def rename(program: Program, name: str, most: int | None = None) -> KernelCopy:
+    """Give values other names where that breaks a false dependence; order and control codes stay, but no
+    operand is cached where names changed.
 
     Args:
         program, name: the kernel.
         most: rename at most so many values, first come first.
-        table: latency table; None for the architecture's own.
 
     Raises:
         DisassemblyError: the renamed code does not read as it should, again and again.
@@ -69,7 +51,7 @@ def rename(
     function = program.function(name)
     refused: set[int] = set()
     webs = values(function)
-    _assign(function, webs, table or load_table(function.arch))
+    _assign(function, webs, LatencyTable.load(archs.get(function.arch).table))
     chosen = [n for n, w in enumerate(webs) if w.name >= 0]
     if most is not None:
         chosen = chosen[:most]
@@ -84,7 +66,7 @@ def rename(
         except DisassemblyError:
             wrong = set(changed)
         if not wrong:
-            return Renamed(cubin, len(kept), len(changed))
+            return KernelCopy(cubin, len(kept))
         refused |= {n for n in chosen if wrong & {*webs[n].writes, *webs[n].reads}}
     raise DisassemblyError("the renamed code cannot be read back", where=name)
 
@@ -92,16 +74,7 @@ def rename(
 # -- names ------------------------------------------------------------------------------------------------
 
 
-def load_table(arch: str) -> DistanceTable:
-    """The latency table of an architecture's name."""
-    from sassafras.sass.archs import get
-
-    from .space import load_table as load
-
-    return load(get(arch).table)
-
-
-def _assign(function: Function, webs: list[Web], table: DistanceTable) -> None:
+def _assign(function: Function, webs: list[Web], table: LatencyTable) -> None:
     """Choose names, greedily in order of first definition."""
     code, count = function.instructions, len(function)
     blocks = flow.blocks(function)
@@ -115,12 +88,8 @@ def _assign(function: Function, webs: list[Web], table: DistanceTable) -> None:
         for n in range(b.end - 1, b.start - 1, -1):
             i = code[n]
             home[n] = (b.start, b.end)
-            for r in alive | i.reads | i.writes:
-                if r < UGPR:
-                    busy[r, n] = True
-            for r in i.reads | i.writes:
-                if r < UGPR:
-                    touched[r, n] = True
+            touched[[r for r in i.reads | i.writes if r < UGPR], n] = True
+            busy[[r for r in alive | i.reads | i.writes if r < UGPR], n] = True
             if i.guard in ("", "PT"):
                 alive -= i.writes
             alive |= i.reads
@@ -169,7 +138,7 @@ def _assign(function: Function, webs: list[Web], table: DistanceTable) -> None:
 class _Known:
     """Whether the latency table knows what new neighbours on one register need of one another."""
 
-    def __init__(self, function: Function, table: DistanceTable) -> None:
+    def __init__(self, function: Function, table: LatencyTable) -> None:
         self.code, self.table = function.instructions, table
         self.keys = [opcode_key(i.opcode) for i in self.code]
         self.slots = [slots(i) for i in self.code]
@@ -179,23 +148,17 @@ class _Known:
 
     def all(self, web: Web, register: int, writers: set[int], readers: set[int]) -> bool:
         """Pairs of the web with other users of `register` within `HORIZON` cycles, in address order."""
-        first, last = web.first, web.last
         old = web.register
         for n in writers | readers:
-            if n < first:
-                theirs = self.names.get((n, register), register)
-                for m in web.writes:
-                    for kind, side in (("waw", writers), ("war", readers)):
-                        if n in side and not self._pair(kind, n, theirs, m, old):
-                            return False
-            elif n > last and n in writers:
-                theirs = self.names.get((n, register), register)
-                for m in web.writes:
-                    if not self._pair("waw", m, old, n, theirs):
-                        return False
-                for m in web.reads:
-                    if not self._pair("war", m, old, n, theirs):
-                        return False
+            theirs, pairs = self.names.get((n, register), register), []
+            if n < web.first:
+                kinds = [kind for kind, side in (("waw", writers), ("war", readers)) if n in side]
+                pairs = [(kind, n, theirs, m, old) for kind in kinds for m in web.writes]
+            elif n > web.last and n in writers:
+                users = [("waw", m) for m in web.writes] + [("war", m) for m in web.reads]
+                pairs = [(kind, m, old, n, theirs) for kind, m in users]
+            if not all(self._pair(*pair) for pair in pairs):
+                return False
         return True
 
     def without(self, web: Web, writers: set[int], readers: set[int]) -> bool:

@@ -15,7 +15,9 @@ reported as unprotected; both of its instructions are pinned.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from sassafras.sass import Block, Instruction, Queue
 from sassafras.sass.in_order_completion import covers, unit
@@ -119,6 +121,7 @@ class Protection:
 
 
 State = dict[Item, int]
+Key = TypeVar("Key", bound=Hashable)
 
 
 def analyse(
@@ -138,50 +141,42 @@ def analyse(
     fixed = fixed_double(instructions)
     facts = [effects(i, fixed) for i in instructions]
     found = Protection(results=[f.results for f in facts], late=[f.late for f in facts])
-    for b, state in zip(blocks, _entries(facts, blocks, successors, False), strict=True):
+
+    def pending(any_cover: bool) -> list[State]:
+        return entries(successors, lambda n, state: _Walk(facts, blocks[n], state, None, any_cover).run())
+
+    for b, state in zip(blocks, pending(any_cover=False), strict=True):
         _Walk(facts, b, state, found).run()
         _setter_before_waiter(facts, b, found.edges)
     home = [b for b in blocks for _ in range(b.start, b.end)]
-    for b, state in zip(blocks, _entries(facts, blocks, successors, True), strict=True):
+    for b, state in zip(blocks, pending(any_cover=True), strict=True):
         _Done(facts, b, state, found, fence, home).run()
     return found
 
 
-def _entries(
-    facts: list[ScoreboardEffects],
-    blocks: tuple[Block, ...],
-    successors: list[tuple[int, ...]],
-    any_cover: bool,
-) -> list[State]:
-    """What may be pending on entry of each block, as a fixed point."""
-    entry: list[State | None] = [None] * len(blocks)
-    work = []
-    targets = {s for b in blocks for s in successors[b.index]}
-    for b in blocks:
-        if b.index == 0 or b.index not in targets:
-            entry[b.index] = {}
-            work.append(b.index)
+def entries(
+    successors: Sequence[tuple[int, ...]], walk: Callable[[int, dict[Key, int]], dict[Key, int]]
+) -> list[dict[Key, int]]:
+    """What may be pending on entry of each block, as a fixed point: item -> scoreboards that say, on all
+    paths, that it is done.
+
+    Args:
+        successors: of each block.
+        walk: what is pending at the end of a block, by its number and what is on its entry.
+    """
+    entry: list[dict[Key, int]] = [{} for _ in successors]
+    work = list(range(len(successors)))
     while work:
-        n = work.pop()
-        out = _Walk(facts, blocks[n], dict(entry[n] or {}), any_cover=any_cover).run()
+        n = work.pop(0)
+        out = walk(n, dict(entry[n]))
         for s in successors[n]:
-            merged, changed = _merge(entry[s], out)
-            if changed:
-                entry[s] = merged
-                work.append(s)
-    return [dict(state or {}) for state in entry]
-
-
-def _merge(old: State | None, new: State) -> tuple[State, bool]:
-    if old is None:
-        return dict(new), True
-    merged, changed = dict(old), False
-    for item, mask in new.items():
-        kept = merged.get(item, mask) & mask
-        if item not in merged or kept != merged[item]:
-            merged[item] = kept
-            changed = True
-    return merged, changed
+            known = entry[s]
+            merged = {item: known.get(item, mask) & mask for item, mask in out.items()}
+            if any(known.get(item) != mask for item, mask in merged.items()):
+                known.update(merged)
+                if s not in work:
+                    work.append(s)
+    return entry
 
 
 def _setter_before_waiter(facts: list[ScoreboardEffects], block: Block, edges: set[tuple[int, int]]) -> None:

@@ -7,26 +7,25 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sassafras.core.errors import LatencyTableError, SassafrasError, UnsupportedArch
+from sassafras.core.errors import SassafrasError
 from sassafras.core.evaluation import Candidate
 from sassafras.core.kernel import Kernel
 from sassafras.sass import Emitter, Program, check_schedulable
+from sassafras.sass.latency import LatencyTable
 
 from . import control as codes
 from . import graph, pipes, reuse, tables
 from .construct import Constructor
 from .control import ScoreboardProblem
-from .distances import Distances, DistanceTable, Unknown
+from .distances import Distances
 from .machine import Costs
 from .state import REORDER, RESTALL, Move, ScheduleState
 
 Moves = Literal["memory", "all"]
-Respace = Literal["keep", "local", "block"]
 ControlCodes = Literal["keep", "regenerate"]
 
 #: chances of (one memory instruction by one, any by one, any to any place, a stall count), out of 65536
 _WEIGHTS = {"memory": (65536, 0, 0, 0), "all": (9830, 16384, 26214, 13108)}
-_RESPACE = {"keep": 0, "local": 1, "block": 2}
 _ATTEMPTS = 256
 #: moves drawn for which no control codes exist, before the space gives up
 _REDRAWS = 64
@@ -58,15 +57,9 @@ class ScheduleSpace:
     Args:
         kernel: the baseline.
         program: its cubin, if it was parsed already.
-        table: latency table (`sass.latency.LatencyTable`); None: the architecture's own.
-            `distances.Unknown()` keeps every original distance.
         arch_by_name: the user named this architecture on purpose (sm_80, 86, 89).
         moves: ``"memory"``: one memory instruction up or down by one, as in SIP and CuAsmRL;
             ``"all"``: also any movable instruction anywhere between its fences, and stall counts.
-        respace: what a reordering does to stall counts: ``"keep"`` only raises what must be raised,
-            ``"local"`` first lowers those around the change, ``"block"`` all of the basic block.
-        memory_spacing: cycles between neighbouring memory operations; None: what ptxas keeps (4). Whether
-            fewer are a matter of speed only is not proved (see ``docs/concepts/search-space.md``).
         control: ``"keep"``: barriers and wait masks travel with their instructions, and moves respect them;
             ``"regenerate"``: scoreboards and waits are worked out for every schedule (`schedule.control`),
             and moves respect true dependences only.
@@ -86,11 +79,8 @@ class ScheduleSpace:
         self,
         kernel: Kernel,
         program: Program | None = None,
-        table: DistanceTable | None = None,
         arch_by_name: bool = False,
         moves: Moves = "all",
-        respace: Respace = "local",
-        memory_spacing: int | None = None,
         control: ControlCodes = "keep",
         view: Literal["all", "paper"] = "all",
         rename: bytes | None = None,
@@ -99,11 +89,8 @@ class ScheduleSpace:
             raise SassafrasError(f"unknown view {view!r}", hint="all or paper")
         if moves not in _WEIGHTS:
             raise SassafrasError(f"unknown moves {moves!r}", hint="memory or all")
-        if respace not in _RESPACE:
-            raise SassafrasError(f"unknown respace {respace!r}", hint="keep, local or block")
         if control not in ("keep", "regenerate"):
             raise SassafrasError(f"unknown control {control!r}", hint="keep or regenerate")
-        self.kernel = kernel
         #: what stands between the baseline and the candidates, and has to be proved first
         self.via: tuple[bytes, ...] = ()
         self._baseline = kernel.cubin
@@ -120,15 +107,14 @@ class ScheduleSpace:
             raise SassafrasError(
                 f"this kernel cannot be rescheduled: {self.function.pinned_reason}", where=_short(kernel.name)
             )
-        self.table: DistanceTable = table if table is not None else load_table(self.arch.table)
-        distances = Distances(self.function.instructions, self.table)
+        distances = Distances(self.function.instructions, LatencyTable.load(self.arch.table))
         free = control == "regenerate"
         self.graph = graph.build(self.function, distances, waits=not free)
-        self.tables = tables.build(self.function, self.graph, distances, self.table, memory_spacing, free)
+        self.tables = tables.build(self.function, self.graph, distances, free)
         #: what a search must share to be the same one
-        self.description = f"moves={moves}, respace={respace}, control={control}" + (
-            "" if view == "all" else f", view={view}"
-        )
+        self.description = f"moves={moves}, control={control}"
+        if view != "all":
+            self.description += f", view={view}"
         self.control: ScoreboardProblem | None = codes.facts(self.function, self.graph) if free else None
         movable = np.flatnonzero(self.tables.movable).astype(np.int32)
         self.memory = np.flatnonzero(self.tables.movable & self.tables.memory).astype(np.int32)
@@ -143,7 +129,6 @@ class ScheduleSpace:
         self._moves = moves
         self._view = view
         self._steps = np.array(list(_VERBS[moves].values()), dtype=np.int32)
-        self._respace = _RESPACE[respace]
         self._weights = np.array(_WEIGHTS[moves], dtype=np.int64)
         self._coded: tuple[ScheduleState, codes.Codes] | None = None
         self._emitter = Emitter(self.program, kernel.name)
@@ -183,7 +168,6 @@ class ScheduleSpace:
                 self.memory,
                 self._weights,
                 seed,
-                self._respace,
                 _ATTEMPTS,
             )
             if kind < 0:
@@ -213,7 +197,7 @@ class ScheduleSpace:
         """The schedule after a move; None where it is not legal."""
         from .moves_jit import carry_out
 
-        ok, order, stall = carry_out(self.tables, state.order, state.stall, *move, self._respace)
+        ok, order, stall = carry_out(self.tables, state.order, state.stall, *move)
         new = ScheduleState(order, stall, state.depth + 1, move)
         return new if ok and self.placed(new) else None
 
@@ -296,10 +280,8 @@ class ScheduleSpace:
         any movable instruction to any place."""
         from .moves_jit import enumerate_moves
 
-        found = enumerate_moves(
-            self.tables, state.order, state.stall, self.movable, self._moves == "memory", self._respace
-        )
-        at = np.argsort(state.order)[self.movable]
+        found = enumerate_moves(self.tables, state.order, state.stall, self.movable, self._moves == "memory")
+        at = state.where[self.movable]
         listed = [Move(REORDER, int(at[k]), int(j)) for k, j in np.argwhere(found)]
         if self.control is None:
             return listed
@@ -350,7 +332,7 @@ class ScheduleSpace:
         nearest four that must stay below; -1 where there are fewer."""
         from .encode_jit import neighbours
 
-        return neighbours(self.tables, state.order, _LINKS)
+        return neighbours(self.tables, state.order, state.where, _LINKS)
 
     def things(self, state: ScheduleState) -> np.ndarray:
         """int32 (instructions,): the original index of what stands at each position."""
@@ -366,9 +348,7 @@ class ScheduleSpace:
         from .moves_jit import legal_actions
 
         sure = self._moves == "memory"
-        return legal_actions(
-            self.tables, state.order, state.stall, self.movable, self._steps, self._respace, sure
-        )
+        return legal_actions(self.tables, state.order, state.stall, self.movable, self._steps, sure)
 
     def act(self, state: ScheduleState, row: int, action: int) -> tuple[Move, int] | None:
         """The move that an action on a position is, and where the instruction then stands; None where no
@@ -391,22 +371,3 @@ class ScheduleSpace:
 
 def _short(name: str) -> str:
     return name if len(name) <= 60 else name[:57] + "..."
-
-
-def load_table(name: str) -> DistanceTable:
-    """The latency table of this name, shipped with the package.
-
-    Raises:
-        LatencyTableError: there is none.
-        UnsupportedArch: the architecture has no table.
-    """
-    if not name:
-        raise UnsupportedArch("no latency table for this architecture")
-    try:
-        from sassafras.sass.latency import LatencyTable
-    except ImportError as error:  # pragma: no cover
-        raise LatencyTableError(f"the latency tables are not installed: {error}") from error
-    return LatencyTable.load(name)
-
-
-__all__ = ["ScheduleSpace", "Unknown", "load_table"]

@@ -11,6 +11,11 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import Kernel, SassafrasError, Space, refused_cubin
+from sassafras.sass import ARCHS, Program
+
+from .blocks import move
+from .renaming import rename
+from .space import ScheduleSpace
 
 #: makes a judge with `check(cubin)` and `via(cubin)`, whose answers have `ok`
 Prove = Callable[[bytes, str], Any]
@@ -23,6 +28,10 @@ SPACES = {
     "renaming": "control, and other register names where they break false dependences",
     "blocks": "control, and instructions moved over the branch between a block and its only predecessor",
 }
+
+
+#: name -> what makes the copy that it holds the schedules of, and the copy's description
+_COPIES = {"renaming": (rename, "renamed"), "blocks": (move, "moved over branches")}
 
 
 def space_of(
@@ -41,25 +50,18 @@ def space_of(
     """
     if name not in SPACES:
         raise SassafrasError(f"there is no space {name!r}", hint="one of " + ", ".join(SPACES))
+    options |= {"arch_by_name": asked_by_name, "control": "keep" if name == "swaps" else "regenerate"}
 
-    def make(kernel: Kernel) -> Space[Any, Any]:
-        from sassafras.schedule import ScheduleSpace
-
+    def make(kernel: Kernel) -> ScheduleSpace:
         _supported(kernel)
-        if name == "renaming":
-            return renamed(kernel, prove, asked_by_name, **options)
-        if name == "blocks":
-            return moved(kernel, prove, asked_by_name, **options)
-        control: Any = "keep" if name == "swaps" else "regenerate"
-        return ScheduleSpace(kernel, arch_by_name=asked_by_name, control=control, **options)
+        made = _of_copy(name, kernel, prove, options) if name in _COPIES else None
+        return made or ScheduleSpace(kernel, **options)
 
     return make
 
 
 def _supported(kernel: Kernel) -> None:
     """Raise for code of a known architecture that cannot be rescheduled; the cubin is kept."""
-    from sassafras.sass import ARCHS, Program
-
     function = Program.parse(kernel.cubin).function(kernel.name)
     arch = ARCHS.get(function.arch)
     if function.pinned_reason and arch is not None and arch.scheduled is not False:
@@ -70,32 +72,30 @@ def _supported(kernel: Kernel) -> None:
         )
 
 
-def renamed(kernel: Kernel, prove: Prove, asked_by_name: bool = False, **options: Any) -> Any:
-    """The schedules of a renamed copy that the validator has proved; without one, those of the kernel itself.
+def _of_copy(name: str, kernel: Kernel, prove: Prove, options: dict[str, Any]) -> ScheduleSpace | None:
+    """The schedules of the largest copy that is proved and whose schedules are approved, if there is one.
 
-    Where the proof fails, half as many values are renamed, down to none: the validator decides.
+    Where the proof fails, half as much is changed, down to nothing: the judge decides.
     """
-    from sassafras.schedule.renaming import rename
-
-    def make(program: Any, most: int | None) -> tuple[bytes, int]:
-        made = rename(program, kernel.name, most)
-        return made.cubin, made.webs
-
-    return _proved(kernel, prove, make, "renamed", asked_by_name, options)
-
-
-def moved(kernel: Kernel, prove: Prove, asked_by_name: bool = False, **options: Any) -> Any:
-    """The schedules of a copy with instructions moved over branches, likewise proved; or the kernel's own."""
-    from sassafras.schedule.blocks import move
-
-    def make(program: Any, most: int | None) -> tuple[bytes, int]:
-        made = move(program, kernel.name, most)
-        return made.cubin, made.up + made.down
-
-    return _proved(kernel, prove, make, "moved over branches", asked_by_name, options)
+    copy, what = _COPIES[name]
+    program, judge = Program.parse(kernel.cubin), prove(kernel.cubin, kernel.name)
+    most: int | None = None
+    for _ in range(5):
+        try:
+            made = copy(program, kernel.name, most)
+        except SassafrasError:
+            return None
+        if made.changed == 0:
+            return None
+        space = ScheduleSpace(kernel, rename=made.cubin, **options)
+        if judge.via(space.via[0]).ok and _usable(space, judge):
+            space.description = space.description.replace(", renamed", f", {what}")
+            return space
+        most = made.changed // 2
+    return None
 
 
-def _usable(space: Any, validator: Any) -> bool:
+def _usable(space: ScheduleSpace, judge: Any) -> bool:
     """Whether schedules of a proved copy are approved: the first few that a search would draw."""
     rng, state = np.random.default_rng(0), space.start()
     for _ in range(_TRIED):
@@ -103,39 +103,6 @@ def _usable(space: Any, validator: Any) -> bool:
         if step is None:
             return False
         state = space.apply(state, step)
-        if not validator.check(space.emit(state)).ok:
+        if not judge.check(space.emit(state)).ok:
             return False
     return True
-
-
-def _proved(
-    kernel: Kernel,
-    prove: Prove,
-    make: Callable[[Any, int | None], tuple[bytes, int]],
-    what: str,
-    asked_by_name: bool,
-    options: dict[str, Any],
-) -> Any:
-    """The space of the largest copy that is proved and whose schedules are approved; `make` takes how much to
-    change at most."""
-    from sassafras.sass import Program
-    from sassafras.schedule import ScheduleSpace
-
-    program = Program.parse(kernel.cubin)
-    validator = prove(kernel.cubin, kernel.name)
-    most: int | None = None
-    for _ in range(5):
-        try:
-            cubin, changed = make(program, most)
-        except SassafrasError:
-            break
-        if changed == 0:
-            break
-        space = ScheduleSpace(
-            kernel, arch_by_name=asked_by_name, control="regenerate", rename=cubin, **options
-        )
-        if validator.via(space.via[0]).ok and _usable(space, validator):
-            space.description = space.description.replace(", renamed", f", {what}")
-            return space
-        most = changed // 2
-    return ScheduleSpace(kernel, arch_by_name=asked_by_name, control="regenerate", **options)

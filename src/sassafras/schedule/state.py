@@ -69,6 +69,13 @@ class ScheduleState:
         made.update(self.stall.tobytes())
         return made.hexdigest()
 
+    @cached_property
+    def where(self) -> np.ndarray:
+        """int32 (instructions,): the position of each original index."""
+        where = np.empty_like(self.order)
+        where[self.order] = np.arange(len(self.order))
+        return where
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ScheduleState) and self.digest == other.digest
 

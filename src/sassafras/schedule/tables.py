@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sassafras.sass import Function, Instruction, Memory, Queue
+from sassafras.sass.latency.spacing import classes
 from sassafras.sass.opcodes import BRANCHES
 
-from .distances import HORIZON, Distances, DistanceTable
+from .distances import HORIZON, Distances
 from .graph import Graph, issue_cycles
 from .pipes import busy, holds, uses
 
@@ -86,26 +86,17 @@ def touches_memory(i: Instruction) -> bool:
     )
 
 
-def build(
-    function: Function,
-    graph: Graph,
-    distances: Distances,
-    table: DistanceTable,
-    memory_spacing: int | None = None,
-    free: bool = False,
-) -> Tables:
+def build(function: Function, graph: Graph, distances: Distances, free: bool = False) -> Tables:
     """Flatten a function's constraints.
 
     Args:
-        function, graph, distances, table: the function and what is known of it.
-        memory_spacing: cycles between neighbouring memory operations, instead of the table's.
+        function, graph, distances: the function and what is known of it.
         free: scoreboards are assigned for each schedule: nothing is known of them here.
     """
     code, blocks = function.instructions, graph.blocks
     count = len(code)
     block_of = _i32([0] * count)
     low, high = _i32([0] * count), _i32([0] * count)
-    region = [0] * count
     length = []
     for b in blocks:
         block_of[b.start : b.end] = b.index
@@ -117,19 +108,16 @@ def build(
                 if position < b.end:
                     low[position], high[position] = position, position + 1
                 begin = position + 1
-    for position in range(count):
-        region[position] = int(low[position])
-    order = [(a, b) for a, b in graph.order if region[a] == region[b] and block_of[a] == block_of[b]]
-    near = [(a, b, c) for (a, b), c in graph.least.items() if c > 1]
+    order = [(a, b) for a, b in graph.order if low[a] == low[b] and block_of[a] == block_of[b]]
+    near = [pair for pair, cycles in graph.least.items() if cycles > 1]
     before_at, before = _csr(count, ((b, a) for a, b in order))
     after_at, after = _csr(count, order)
-    near_at, near_from = _csr(count, ((b, a) for a, b, _ in near))
-    cycles = {(a, b): c for a, b, c in near}
+    near_at, near_from = _csr(count, ((b, a) for a, b in near))
     near_cycles = [
-        cycles[int(near_from[k]), b] for b in range(count) for k in range(near_at[b], near_at[b + 1])
+        graph.least[int(near_from[k]), b] for b in range(count) for k in range(near_at[b], near_at[b + 1])
     ]
-    later_at, later = _csr(count, ((a, b) for a, b, _ in near))
-    kind, spacing = _kinds(function, graph, distances, table, memory_spacing)
+    later_at, later = _csr(count, near)
+    kind, spacing = _kinds(function, graph, distances)
     rule_at, rules = _csr(len(spacing), ((int(c), int(d)) for d, c in np.argwhere(spacing)))
     entry_gap, exit_gap = _gaps(function, graph, kind, spacing, length)
     own = [distances.own(n) if not graph.pinned[n] else i.control.stall for n, i in enumerate(code)]
@@ -180,26 +168,16 @@ def _i32(values: Iterable[Any]) -> np.ndarray:
 
 
 def _csr(count: int, pairs: Iterable[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    rows: dict[int, list[int]] = defaultdict(list)
-    for row, value in pairs:
-        rows[row].append(value)
-    at, flat = [0], []
-    for row in range(count):
-        flat += sorted(rows.get(row, ()))
-        at.append(len(flat))
-    return _i32(at), _i32(flat)
+    rows = np.array(sorted(pairs), dtype=np.int32).reshape(-1, 2)
+    return np.searchsorted(rows[:, 0], np.arange(count + 1)).astype(np.int32), rows[:, 1].copy()
 
 
-def _kinds(
-    function: Function, graph: Graph, distances: Distances, table: DistanceTable, memory_spacing: int | None
-) -> tuple[np.ndarray, np.ndarray]:
+def _kinds(function: Function, graph: Graph, distances: Distances) -> tuple[np.ndarray, np.ndarray]:
     """Give instructions of the same spacing classes a row of the spacing matrix.
 
     Rules of the table hold; where the original undercuts one (or the table does not know a pair of memory
     operations), the smallest gap that the original has between the two kinds holds instead.
     """
-    from sassafras.sass.latency.spacing import classes
-
     code = function.instructions
     names: list[tuple[str, ...]] = []
     for n, i in enumerate(code):
@@ -210,14 +188,11 @@ def _kinds(
     matrix = np.zeros((len(signatures), len(signatures)), dtype=np.int32)
     for first in signatures:
         for second in signatures:
-            known = [table.spacing(a, b) for a in first for b in second]
+            known = [distances.table.spacing(a, b) for a in first for b in second]
             found = [k.cycles for k in known if k is not None]
             cycles = max(found, default=0)
-            if "@memory" in first and "@memory" in second:
-                if memory_spacing is not None:
-                    cycles = memory_spacing
-                elif not found:
-                    cycles = 4
+            if "@memory" in first and "@memory" in second and not found:
+                cycles = 4
             matrix[number[first], number[second]] = cycles
     seen = np.full_like(matrix, FAR)
     for b in graph.blocks:

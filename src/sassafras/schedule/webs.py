@@ -7,6 +7,7 @@ names one register alone, and where nothing but scoreboards and distances tells 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sassafras.sass import Function, Instruction, Queue
 from sassafras.sass.latency import slots
@@ -15,6 +16,13 @@ from sassafras.sass.registers import PRED, UGPR
 
 from . import flow
 from .graph import is_fence
+
+
+class KernelCopy(NamedTuple):
+    """A kernel in other words, for the validator to prove: the cubin, and how many things were changed."""
+
+    cubin: bytes
+    changed: int
 
 
 @dataclass(slots=True)

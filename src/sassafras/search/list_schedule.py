@@ -43,7 +43,12 @@ class ListSchedule:
         Raises:
             SearchError: the space builds nothing from scratch.
         """
-        builder = builder_of(space, self.name)
+        if not isinstance(space, Constructive):
+            raise SearchError(
+                f"the strategy {self.name!r} builds schedules from scratch, which this space cannot",
+                hint="use it on a kernel's schedules, or take anneal",
+            )
+        builder = space.constructor
         kept = by_rules(builder, evaluate, session)
         parts = list(builder.parts)
         if not parts:
@@ -66,16 +71,6 @@ class ListSchedule:
             if found is not None and found <= cost:
                 kept[part] = (changed, haste, rule)
                 cost = found
-
-
-def builder_of(space: Space[Any, Any], strategy: str) -> Builder[Any]:
-    """The space's builder. Raises SearchError where it has none."""
-    if not isinstance(space, Constructive):
-        raise SearchError(
-            f"the strategy {strategy!r} builds schedules from scratch, which this space cannot",
-            hint="use it on a kernel's schedules, or take anneal",
-        )
-    return space.constructor
 
 
 def by_rules(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sassafras.core import Kernel, StoreError
+from sassafras.core.errors import file_limit
 
 from .rows import KEY_COLUMNS, dumps, kernel_columns
 from .schema import connect, default_path
@@ -84,7 +85,7 @@ class Database:
         except sqlite3.IntegrityError as error:
             raise StoreError(f"the store refused a row: {error}", where=self._where) from error
         except sqlite3.Error as error:
-            raise StoreError(f"the store failed: {error}", where=self._where) from error
+            raise StoreError(f"the store failed: {error}{file_limit()}", where=self._where) from error
 
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[sqlite3.Connection]:

@@ -1,4 +1,4 @@
-"""What the store hands out."""
+"""Records that the store returns."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Winner(TunedKernel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelledWinner(TunedKernel):
-    """What the timing model liked best. Another type than `Winner`, which deployment never reads.
+    """The best kernel on the timing model. Another type than `Winner`, which deployment never reads.
 
     Attributes:
         model: the timing model's name.

@@ -1,4 +1,4 @@
-"""How outcomes and kernels become rows of the store, and rows become them."""
+"""Conversion of outcomes and kernels to rows of the store and back."""
 
 from __future__ import annotations
 

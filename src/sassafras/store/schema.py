@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from sassafras.core import StoreError
+from sassafras.core.errors import file_limit
 
 #: written into the SQLite header, so that a foreign database is recognised ("SASF")
 APPLICATION_ID = 0x53415346
@@ -175,7 +176,9 @@ def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
     except sqlite3.DatabaseError as error:
         connection.close()
-        raise StoreError(f"cannot use the store: {error}", where=where, hint=_hint(error)) from error
+        raise StoreError(
+            f"cannot use the store: {error}{file_limit()}", where=where, hint=_hint(error)
+        ) from error
     except BaseException:
         connection.close()
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,8 +11,12 @@ from .transfer import export_store, import_store
 from .winners import Winners
 
 
+class _DryRun(Exception):
+    """Ends a transaction that shall change nothing."""
+
+
 class Store(Winners):
-    """One SQLite file. Safe to use from several processes at once; one object per process and thread.
+    """One SQLite file. Safe to use from several processes concurrently; one object per process and thread.
 
     Made by `Store.open` (path: the file; connection: SQLite's). Use it as a context manager, or call
     `close`. Every method raises `StoreError` when the file turns out
@@ -34,18 +39,21 @@ class Store(Winners):
         """
         return import_store(self, Path(path))
 
-    def prune(self, *, older_than_days: float | None = None, modelled: bool = False) -> Mapping[str, int]:
+    def prune(
+        self, *, older_than_days: float | None = None, modelled: bool = False, dry_run: bool = False
+    ) -> Mapping[str, int]:
         """Remove runs and their evaluations, then cubins that nothing refers to. Measured winners stay.
 
         Args:
             older_than_days: only runs begun longer ago than this; None for all that are finished.
             modelled: also remove modelled winners.
+            dry_run: remove nothing, only count.
 
         Returns:
             How many runs, evaluations, modelled winners and cubins went.
         """
         gone: dict[str, int] = {}
-        with self.transaction() as db:
+        with suppress(_DryRun), self.transaction() as db:
             which, values = "finished_budget IS NOT NULL OR key IS NULL", list[str]()
             if older_than_days is not None:
                 limit = datetime.now(UTC) - timedelta(days=older_than_days)
@@ -63,6 +71,10 @@ class Store(Winners):
                 "DELETE FROM cubins WHERE digest NOT IN (SELECT cubin FROM kernels "
                 "UNION SELECT tuned FROM winners UNION SELECT tuned FROM modelled_winners)"
             ).rowcount
+            if dry_run:
+                raise _DryRun  # rolls back
+        if dry_run:
+            return gone
         with self._guard():
             self._connection.execute("VACUUM")
         return gone

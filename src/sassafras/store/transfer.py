@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 FORMAT = "sassafras-store"
 VERSION = 1
-#: no honest line is longer: a cubin of the largest size, incompressible, in base64
+#: longest valid line: a cubin of the largest size, incompressible, in base64
 MAX_LINE_BYTES = MAX_CUBIN_BYTES * 3 // 2
 
 Check = Callable[[Any], bool]

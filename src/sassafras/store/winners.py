@@ -76,7 +76,7 @@ class Winners(Runs):
         run_id: int | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> int:
-        """Keep what the timing model liked best, apart from everything that was measured.
+        """Store the best kernel on the timing model, apart from everything that was measured.
 
         Raises:
             StoreError: the outcome is no modelled one, was refused, or is of another candidate.
@@ -129,7 +129,7 @@ class Winners(Runs):
                 raise StoreError(f"there is no winner {winner_id}", where=self._where)
 
     def modelled_winners(self, *, original: str | None = None) -> list[ModelledWinner]:
-        """What the timing model liked best, highest ratio first. These are not measurements."""
+        """The best kernels on the timing model, highest ratio first. These are not measurements."""
         rows = self._all(
             f"SELECT w.model, w.modelled_ratio, {_TUNED} FROM modelled_winners w"
             " JOIN kernels k ON k.id = w.kernel"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -30,7 +31,8 @@ def load(target: str) -> Workload:
             CUDA source with a description of its launch), ``captured.json[:KERNEL]`` (of a capture; by
             default the kernel with the most GPU time), ``suite:NAME[/CASE]`` (one of
             `sassafras.suite.names()`; with a case, that case alone), or ``gemm:MxNxK[/CONFIGURATION]`` (one
-            of our HGEMM kernels, by default the tuned one).
+            of our HGEMM kernels, by default the tuned one), or ``gemm-source:MxNxK[/CONFIGURATION]`` (a
+            product that other sources are to compute; that kernel is the baseline).
 
     Raises:
         WorkloadError: the target cannot be read, found, executed, or is no workload.
@@ -41,6 +43,10 @@ def load(target: str) -> Workload:
         from sassafras.gemm.select.workload import load as gemm
 
         return gemm(target)
+    if target.startswith("gemm-source:"):
+        from sassafras.gemm.select.source_workload import load as gemm_source
+
+        return gemm_source(target)
     index, dot, which = target.partition(".json")
     if dot and (not which or which.startswith(":")):
         return _captured(Path(index + ".json"), which.removeprefix(":"))
@@ -50,7 +56,7 @@ def load(target: str) -> Workload:
         raise WorkloadError(
             "a cubin alone does not say how it is launched",
             where=target,
-            hint="describe its launch in a .toml file (see docs/reference/cli.md), and name that",
+            hint="describe its launch in a .toml file (see docs/reference/file-formats.md), and name that",
         )
     if path.suffix not in (".py", ".toml"):
         what = "a folder is no target" if path.is_dir() else "cannot tell what this is"
@@ -70,6 +76,12 @@ def load(target: str) -> Workload:
             hint=f"it has {', '.join(f'{path.name}:{n}' for n in found)}" if found else "define a workload",
         )
     value = getattr(module, attribute)
+    if hasattr(value, "forward") and hasattr(value, "named_parameters"):
+        raise WorkloadError(
+            f"{attribute!r} is a torch.nn.Module, not a Workload",
+            where=str(path),
+            hint="record its call in Python: sassafras.workload_of(lambda: model(x))",
+        )
     if not isinstance(value, Workload) and callable(value) and not hasattr(value, "arg_names"):
         try:
             value = value()
@@ -79,7 +91,8 @@ def load(target: str) -> Workload:
         raise WorkloadError(
             f"{attribute!r} is a {type(value).__name__}, not a Workload",
             where=str(path),
-            hint="make one with sassafras.frontend.triton.workload(kernel, cases=[...])",
+            hint="make one with sassafras.frontend.triton.workload(kernel, cases=[...]), or from a call: "
+            "sassafras.workload_of(lambda: kernel[grid](...))",
         )
     return dataclasses.replace(value, source=f"{path}:{attribute}")
 
@@ -128,7 +141,7 @@ def _suite(target: str) -> Workload:
 
 def _execute(path: Path) -> ModuleType:
     """Run a user's file as a fresh module; files beside it can be imported."""
-    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
     name = f"sassafras_workload_{path.stem}_{digest}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

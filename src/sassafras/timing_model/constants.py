@@ -47,11 +47,6 @@ class Constants:
     warp_stagger: int = _c(3, _ASSUMED + ": cycles between the starts of two warps of a CTA")
     start_jitter: int = _c(24, _ASSUMED + ": most cycles by which a warp's start differs between replicas")
     cta_turnaround: int = _c(150, _ASSUMED + ": last EXIT of a CTA to the first issue of its successor")
-    youngest_first: int = _c(
-        0,
-        "1: the youngest eligible warp goes first, as " + _HUERTA + "; 0: the oldest, which makes the model "
-        "less chaotic (ratios of 60 schedules under two start patterns agree better); chosen for that",
-    )
     branch_taken: int = _c(6, _ASSUMED + ": extra cycles of a taken branch (instruction fetch)")
     register_window: int = _c(
         3, _HUERTA + ": operands of a fixed-latency instruction are read within 3 cycles"
@@ -121,9 +116,6 @@ class Constants:
         """A copy with other values, for fits and what-if questions."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
-
-#: kernels of the suite whose measured schedules were used to choose constants; results mark others held out
-FITTED_ON: tuple[str, ...] = ()
 
 #: the H200 that this project measures on
 H200 = Constants()

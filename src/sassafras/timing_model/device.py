@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import platform
 import time
@@ -26,8 +27,8 @@ from sassafras.sass import Program
 
 from . import simulate as sim
 from .constants import H200, Constants
-from .draws import FIRST_MOST, Draws, DrawSet, redraw
-from .kernel_model import MAX_REPLICAS, KernelModel, UnknownWords
+from .draws import Draws, DrawSet, redraw
+from .kernel_model import KernelModel, UnknownWords
 
 #: raised when the same candidate would get another figure
 MODEL_VERSION = 3
@@ -46,7 +47,6 @@ class ModelDevice:
     Args:
         arch: ``sm_90`` or ``sm_90a``.
         constants: other constants than those of the H200.
-        replicas: most draws of start times of a first look; fewer are faster and more chaotic.
 
     Raises:
         UnsupportedArch: another architecture.
@@ -54,14 +54,11 @@ class ModelDevice:
 
     modelled = True
 
-    def __init__(
-        self, arch: str = "sm_90a", constants: Constants | None = None, replicas: int = MAX_REPLICAS
-    ) -> None:
+    def __init__(self, arch: str = "sm_90a", constants: Constants | None = None) -> None:
         _check(arch, "device")
         self.arch = arch
         self.name = "timing model of sm_90"
         self.constants = constants or H200
-        self.replicas = replicas
         self._model: KernelModel | None = None
         self._copies: list[KernelModel] = []
         self._draws: Draws | None = None
@@ -80,10 +77,10 @@ class ModelDevice:
         _check(baseline.arch, where)
         program = Program.parse(baseline.cubin)
         _check(program.arch, where)
-        model = KernelModel(program, baseline, case, self.constants, self.replicas)
+        model = KernelModel(program, baseline, case, self.constants)
         words = model.code(baseline.cubin)
         try:
-            draws = Draws(model, model.steps(words, model.order(words)), min(self.replicas, FIRST_MOST))
+            draws = Draws(model, model.steps(words, model.order(words)))
         except sim.Deadlock as error:
             raise DeviceError(
                 "on the path that the model predicts, a barrier never opens",
@@ -112,16 +109,16 @@ class ModelDevice:
         A candidate that cannot be modelled gets the verdict ``unsupported`` (or ``illegal_schedule`` for one
         that dead-locks) and a reason; nothing is raised for its faults.
         """
-        return self._searched(candidate, self.draws.first)
+        return self._mean(candidate, DrawSet.SEARCH, 0, self.draws.first)
 
     def closer(self, candidate: Candidate, level: int) -> Modelled | None:
         """See `core.Redrawing`: twice as many draws with each level."""
         count = self.draws.level(level)
-        return None if count is None else self._searched(candidate, count)
+        return None if count is None else self._mean(candidate, DrawSet.SEARCH, 0, count)
 
     def closest(self, candidate: Candidate) -> Modelled:
         """The last of these looks, at once."""
-        return self._searched(candidate, self.draws.last)
+        return self._mean(candidate, DrawSet.SEARCH, 0, self.draws.last)
 
     def look(self, candidate: Candidate, turn: int) -> Modelled:
         """See `core.Redrawing`."""
@@ -138,14 +135,7 @@ class ModelDevice:
                 lambda a, b: self.drawn(candidate, DrawSet.REPORT, a, b),
                 lambda a, b: draws.baseline(DrawSet.NULL, a, b),
             )
-            return {
-                "cycles": new.cycles,
-                "baseline_cycles": new.baseline_cycles,
-                "interval": new.interval,
-                "null": new.null,
-                "null_interval": new.null_interval,
-                "draws": new.draws,
-            }
+            return dict(vars(new))
 
         return self._judged(candidate, found)
 
@@ -156,9 +146,6 @@ class ModelDevice:
             simulate.Deadlock, kernel_model.UnknownWords, CubinError, DisassemblyError: it cannot be modelled.
         """
         return self.draws.of(*self._steps(candidate.kernel), part, begin, end)
-
-    def _searched(self, candidate: Candidate, count: int) -> Modelled:
-        return self._mean(candidate, DrawSet.SEARCH, 0, count)
 
     def _mean(self, candidate: Candidate, part: DrawSet, begin: int, end: int) -> Modelled:
         def found(digest: str) -> dict[str, Any]:
@@ -220,7 +207,7 @@ class ModelDevice:
             simulate.Deadlock, kernel_model.UnknownWords: it cannot be modelled.
         """
         model = self.model
-        return sim.cycles(model, model.steps(words, model.order(words)))[0]
+        return float(sim.drawn(model, model.steps(words, model.order(words)), model.starts).mean())
 
     def _steps(self, kernel: Kernel) -> tuple[KernelModel, np.ndarray]:
         """Rows along the candidate's path, and the model that they belong to: the baseline's, or that of a
@@ -241,8 +228,6 @@ class ModelDevice:
 
     def environment(self) -> dict[str, Any]:
         """The model's version, constants and what it runs on; no GPU is involved."""
-        import dataclasses
-
         import numba
 
         return {

@@ -53,7 +53,6 @@ class Redrawn:
 
     Attributes:
         baseline_cycles, cycles: means over the draws.
-        ratio: baseline's cycles / the candidate's.
         interval: see `core.statistics.redrawn_ratio`.
         null, null_interval: the same of the baseline against itself on other draws.
         draws: how many.
@@ -61,11 +60,15 @@ class Redrawn:
 
     baseline_cycles: float
     cycles: float
-    ratio: float
     interval: Interval
     null: float
     null_interval: Interval
     draws: int
+
+    @property
+    def ratio(self) -> float:
+        """Baseline's cycles / the candidate's."""
+        return self.baseline_cycles / self.cycles
 
 
 class Draws:
@@ -74,20 +77,19 @@ class Draws:
     Args:
         model: the kernel.
         steps: the baseline's rows (`KernelModel.steps`).
-        most: most draws of a search's first look.
 
     Raises:
         Deadlock: a barrier never opens.
     """
 
-    def __init__(self, model: KernelModel, steps: np.ndarray, most: int = FIRST_MOST) -> None:
+    def __init__(self, model: KernelModel, steps: np.ndarray) -> None:
         self._model, self._steps = model, steps
         self._starts: dict[DrawSet, np.ndarray] = {}
         self._baseline: dict[DrawSet, np.ndarray] = {}
         probe = self.baseline(DrawSet.SEARCH, 0, _PROBE)
         #: standard deviation of a ratio of one draw, relative
         self.spread = math.sqrt(2) * float(probe.std(ddof=1) / probe.mean())
-        self.first = self._enough(FIRST_ERROR, max(1, min(most, FIRST_MOST)))
+        self.first = self._enough(FIRST_ERROR, FIRST_MOST)
         self.last = max(self.first, self._enough(LAST_ERROR, LAST_MOST))
         self.a_look = self._enough(LOOK_ERROR, LOOK_MOST)
 
@@ -147,15 +149,13 @@ def redraw(baseline: Cycles, candidate: Cycles, null: Cycles) -> Redrawn:
             for one, more in zip(have, (baseline, candidate, null), strict=True)
         ]
         before, after, other = have
-        ratio, interval = redrawn_ratio(before, after)
+        _, interval = redrawn_ratio(before, after)
         level, null_interval = redrawn_ratio(before, other)
         if not last:
             want = _wanted(max(half_width(interval), half_width(null_interval)))
         if last or want == REPORT_LEAST:
             break
-    return Redrawn(
-        float(before.mean()), float(after.mean()), ratio, interval, level, null_interval, len(before)
-    )
+    return Redrawn(float(before.mean()), float(after.mean()), interval, level, null_interval, len(before))
 
 
 def _wanted(wide: float) -> int:

@@ -12,40 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .records import (
-    ARG,
-    BANK0,
-    BANK1,
-    BAR_ARRIVE,
-    BAR_SYNC,
-    BRANCH,
-    BUSY,
-    BYTES,
-    GROUP_BIT,
-    GROUP_COMMIT,
-    GROUP_WAIT,
-    HGMMA,
-    HGMMA_WAIT,
-    KEEP,
-    KIND,
-    LATENCY,
-    LDGSTS,
-    MARK,
-    MEM,
-    NONE,
-    PHASE_WAIT,
-    PIPE,
-    PIPES,
-    READ,
-    READ_BARRIER,
-    STALL,
-    TENSOR,
-    TMA,
-    VARIABLE,
-    WAIT,
-    WAVES,
-    WRITE_BARRIER,
-)
+from . import records as rec
 
 #: parameters of the machine, in the order of the array that `run` takes
 PARAMETERS = (
@@ -56,7 +23,6 @@ PARAMETERS = (
     "register_window",
     "hgmma_queue",
     "cta_turnaround",
-    "youngest_first",
 )
 
 # why an instruction issued no earlier: 0-5 scoreboards, then
@@ -98,15 +64,15 @@ def _eligible(  # type: ignore[no-untyped-def]
     """Earliest cycle at which warp w of sub-core s may issue, as things stand."""
     at = ready[w]
     pipe = ahead[w, 0]
-    if pipe == MEM:
+    if pipe == rec.MEM:
         at = max(at, queue_free)
-    elif pipe != NONE:
+    elif pipe != rec.NONE:
         at = max(at, pipe_free[s, pipe])
         if ahead[w, 1] + ahead[w, 2] > 0:
             # operands are read within a window after issue, one register a bank and cycle
             at = max(at, bank[s, 0] + ahead[w, 1] - window, bank[s, 1] + ahead[w, 2] - window)
     elif ahead[w, 3] > 0:
-        at = max(at, pipe_free[s, TENSOR] - hgmma_queue * ahead[w, 3])
+        at = max(at, pipe_free[s, rec.TENSOR] - hgmma_queue * ahead[w, 3])
     return at
 
 
@@ -131,7 +97,6 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
     """
     mem_queue, agu_interval, lsu_interval = parameters[0], parameters[1], parameters[2]
     branch_taken, window, hgmma_queue = parameters[3], parameters[4], parameters[5]
-    youngest_first = parameters[7] == 1
     count = len(steps)
     total = len(starts)
     slots = total // warps
@@ -153,7 +118,7 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
     first = np.ones(slots, np.uint8)
     left = ctas - slots
     running = total
-    pipe_free = np.zeros((4, PIPES), np.int64)
+    pipe_free = np.zeros((4, rec.PIPES), np.int64)
     queue = np.zeros((4, _QUEUE), np.int64)
     queued = np.zeros(4, np.int64)
     agu = np.zeros(4, np.int64)
@@ -161,9 +126,9 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
     last = np.full(4, -1, np.int64)
     keep = np.zeros(4, np.bool_)
     next_at = np.full(4, _NEVER, np.int64)
-    # of each warp's next instruction: its pipe, register reads by bank, and cycles if it is an HGMMA
+    # of each warp's next instruction: its pipe, register reads by bank, and cycles if it is an rec.HGMMA
     ahead = np.zeros((total, 4), np.int64)
-    ahead[:, 0] = steps[0, PIPE]
+    ahead[:, 0] = steps[0, rec.PIPE]
     top = np.zeros(4, np.int64)
     lsu = np.int64(0)
     port = 0.0
@@ -184,7 +149,8 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
         queue_free = np.int64(0)
         if queued[s] >= mem_queue:
             queue_free = queue[s, (queued[s] - mem_queue) % _QUEUE]
-        # choose: the warp that issued last if it was told to keep the slot, else the first other one by age
+        # choose: the warp that issued last if it was told to keep the slot, else the oldest other one (the
+        # youngest, as Huerta et al. saw, makes the model more chaotic)
         previous = last[s]
         chosen = np.int64(-1)
         soonest = _NEVER
@@ -196,7 +162,7 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
                 soonest = at
         if chosen < 0 or not keep[s]:
             for n in range(top[s]):
-                other = s + 4 * (top[s] - 1 - n if youngest_first else n)
+                other = s + 4 * n
                 at = ready[other]
                 if other == previous:
                     if at > t and at < soonest:
@@ -218,114 +184,118 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
         last[s] = w
         slot = w // warps
         step = pc[w]
-        keep[s] = steps[step, KEEP] == 1
-        kind = steps[step, KIND]
-        pipe = steps[step, PIPE]
-        busy = np.int64(steps[step, BUSY])
-        latency = np.int64(steps[step, LATENCY])
-        banks = steps[step, BANK0] + steps[step, BANK1]
+        keep[s] = steps[step, rec.KEEP] == 1
+        kind = steps[step, rec.KIND]
+        pipe = steps[step, rec.PIPE]
+        busy = np.int64(steps[step, rec.BUSY])
+        latency = np.int64(steps[step, rec.LATENCY])
+        banks = steps[step, rec.BANK0] + steps[step, rec.BANK1]
         if w == traced and first[slot]:
             issue_at[step] = t
             cause = why[w]
             if t > ready[w]:
                 cause = NOT_SELECTED
-                if pipe == MEM and queued[s] >= mem_queue and queue[s, (queued[s] - mem_queue) % _QUEUE] == t:
+                if (
+                    pipe == rec.MEM
+                    and queued[s] >= mem_queue
+                    and queue[s, (queued[s] - mem_queue) % _QUEUE] == t
+                ):
                     cause = QUEUE_FULL
-                elif pipe != NONE and pipe_free[s, pipe] == t:
+                elif pipe != rec.NONE and pipe_free[s, pipe] == t:
                     cause = PIPE_BUSY
                 elif banks > 0 and (
-                    bank[s, 0] + steps[step, BANK0] - window == t
-                    or bank[s, 1] + steps[step, BANK1] - window == t
+                    bank[s, 0] + steps[step, rec.BANK0] - window == t
+                    or bank[s, 1] + steps[step, rec.BANK1] - window == t
                 ):
                     cause = BANKS
-                elif kind == HGMMA and pipe_free[s, TENSOR] - hgmma_queue * busy == t:
+                elif kind == rec.HGMMA and pipe_free[s, rec.TENSOR] - hgmma_queue * busy == t:
                     cause = PIPE_BUSY
             reason[step] = cause
-        if steps[step, MARK] > 0 and first[slot]:
-            marks[0, steps[step, MARK]] += t
-            marks[1, steps[step, MARK]] += 1
+        if steps[step, rec.MARK] > 0 and first[slot]:
+            marks[0, steps[step, rec.MARK]] += t
+            marks[1, steps[step, rec.MARK]] += 1
 
         done = t
         read = t
-        after = t + max(1, steps[step, STALL])
+        after = t + max(1, steps[step, rec.STALL])
         cause = STALL_COUNT
-        if pipe == MEM:
+        if pipe == rec.MEM:
             start = max(t + 1, agu[s], lsu)
             agu[s] = start + agu_interval
-            lsu = start + max(lsu_interval, np.int64(steps[step, WAVES]))
+            lsu = start + max(lsu_interval, np.int64(steps[step, rec.WAVES]))
             queue[s, queued[s] % _QUEUE] = start
             queued[s] += 1
-            read = start + steps[step, READ]
+            read = start + steps[step, rec.READ]
             done = start + latency
-            if steps[step, BYTES] > 0:
+            if steps[step, rec.BYTES] > 0:
                 begin = max(float(start), port)
-                port = begin + steps[step, BYTES] / bandwidth
+                port = begin + steps[step, rec.BYTES] / bandwidth
                 done = np.int64(port) + latency
-            if kind == LDGSTS:
+            if kind == rec.LDGSTS:
                 copying[w] = max(copying[w], done)
-                # the scoreboard of LDGSTS guards its operands only
+                # the scoreboard of rec.LDGSTS guards its operands only
                 done = read
-            elif kind == TMA:
+            elif kind == rec.TMA:
                 phases[slot, phase_count[slot] % _RING] = done
                 phase_count[slot] += 1
-        elif pipe != NONE:
+        elif pipe != rec.NONE:
             pipe_free[s, pipe] = t + busy
             if banks > 0:
-                bank[s, 0] = max(bank[s, 0], t) + steps[step, BANK0]
-                bank[s, 1] = max(bank[s, 1], t) + steps[step, BANK1]
-            read = t + steps[step, READ]
+                bank[s, 0] = max(bank[s, 0], t) + steps[step, rec.BANK0]
+                bank[s, 1] = max(bank[s, 1], t) + steps[step, rec.BANK1]
+            read = t + steps[step, rec.READ]
             done = t + latency
-        elif kind == HGMMA:
-            begin_at = max(t + latency, pipe_free[s, TENSOR])
-            pipe_free[s, TENSOR] = begin_at + busy
+        elif kind == rec.HGMMA:
+            begin_at = max(t + latency, pipe_free[s, rec.TENSOR])
+            pipe_free[s, rec.TENSOR] = begin_at + busy
             done = begin_at + busy
             read = done
-            if steps[step, ARG] & GROUP_BIT:
+            if steps[step, rec.ARG] & rec.GROUP_BIT:
                 tensor_groups[w, tensor_count[w] % _RING] = done
                 tensor_count[w] += 1
-        elif kind == VARIABLE:
-            read = t + steps[step, READ]
+        elif kind == rec.VARIABLE:
+            read = t + steps[step, rec.READ]
             done = t + latency
-        elif kind == BRANCH:
-            if steps[step, ARG] == 1:
+        elif kind == rec.BRANCH:
+            if steps[step, rec.ARG] == 1:
                 after += branch_taken
-        elif kind == GROUP_COMMIT:
+        elif kind == rec.GROUP_COMMIT:
             groups[w, group_count[w] % _RING] = copying[w]
             group_count[w] += 1
             done = t + latency
-        elif kind == PHASE_WAIT:
+        elif kind == rec.PHASE_WAIT:
             done = t + latency
             if waited[w] < phase_count[slot]:
                 done = max(done, phases[slot, waited[w] % _RING])
                 waited[w] += 1
 
-        if steps[step, WRITE_BARRIER] < 6:
-            board[w, steps[step, WRITE_BARRIER]] = max(board[w, steps[step, WRITE_BARRIER]], done)
-        if steps[step, READ_BARRIER] < 6:
-            board[w, steps[step, READ_BARRIER]] = max(board[w, steps[step, READ_BARRIER]], read)
+        if steps[step, rec.WRITE_BARRIER] < 6:
+            board[w, steps[step, rec.WRITE_BARRIER]] = max(board[w, steps[step, rec.WRITE_BARRIER]], done)
+        if steps[step, rec.READ_BARRIER] < 6:
+            board[w, steps[step, rec.READ_BARRIER]] = max(board[w, steps[step, rec.READ_BARRIER]], read)
 
         # what the next instruction waits for
-        if kind == GROUP_WAIT:
-            pending = group_count[w] - steps[step, ARG]
+        if kind == rec.GROUP_WAIT:
+            pending = group_count[w] - steps[step, rec.ARG]
             if pending > 0:
                 gate = groups[w, (pending - 1) % _RING] + latency
                 if gate > after:
                     after = gate
                     cause = GROUP
-        elif kind == HGMMA_WAIT:
-            pending = tensor_count[w] - steps[step, ARG]
+        elif kind == rec.HGMMA_WAIT:
+            pending = tensor_count[w] - steps[step, rec.ARG]
             if pending > 0:
                 gate = tensor_groups[w, (pending - 1) % _RING] + latency
                 if gate > after:
                     after = gate
                     cause = TENSOR_GROUP
-        elif kind in (BAR_SYNC, BAR_ARRIVE):
-            which = steps[step, ARG] >> 6
-            need = steps[step, ARG] & 63
+        elif kind in (rec.BAR_SYNC, rec.BAR_ARRIVE):
+            which = steps[step, rec.ARG] >> 6
+            need = steps[step, rec.ARG] & 63
             if need == 0:
                 need = warps
             arrived[slot, which] += 1
-            if kind == BAR_SYNC:
+            if kind == rec.BAR_SYNC:
                 waiting[w] = which
             if arrived[slot, which] >= need:
                 arrived[slot, which] = 0
@@ -340,7 +310,7 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
                                 ready[v] = opened
                                 why[v] = BARRIER
                             next_at[v % 4] = min(next_at[v % 4], max(ready[v], t + 1))
-                if t + latency > after and kind == BAR_SYNC:
+                if t + latency > after and kind == rec.BAR_SYNC:
                     after = t + latency
                     cause = BARRIER
 
@@ -363,7 +333,7 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
                     ready[v] = t + parameters[6] + starts[v] - starts[slot * warps]
                     why[v] = START
                     ahead[v, :] = 0
-                    ahead[v, 0] = steps[0, PIPE]
+                    ahead[v, 0] = steps[0, rec.PIPE]
                     board[v, :] = 0
                     group_count[v] = 0
                     copying[v] = 0
@@ -372,17 +342,17 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
                     waiting[v] = -1
                     next_at[v % 4] = min(next_at[v % 4], ready[v])
             continue
-        mask = steps[pc[w], WAIT]
+        mask = steps[pc[w], rec.WAIT]
         if mask:
             for b in range(6):
                 if (mask >> b) & 1 and board[w, b] > after:
                     after = board[w, b]
                     cause = b
         why[w] = cause
-        ahead[w, 0] = steps[pc[w], PIPE]
-        ahead[w, 1] = steps[pc[w], BANK0]
-        ahead[w, 2] = steps[pc[w], BANK1]
-        ahead[w, 3] = steps[pc[w], BUSY] if steps[pc[w], KIND] == HGMMA else 0
+        ahead[w, 0] = steps[pc[w], rec.PIPE]
+        ahead[w, 1] = steps[pc[w], rec.BANK0]
+        ahead[w, 2] = steps[pc[w], rec.BANK1]
+        ahead[w, 3] = steps[pc[w], rec.BUSY] if steps[pc[w], rec.KIND] == rec.HGMMA else 0
         # a warp at an unopened barrier keeps its own ready time, shifted out of reach
         ready[w] = after + _NEVER if waiting[w] >= 0 else after
     return end if running == 0 else np.int64(-1)

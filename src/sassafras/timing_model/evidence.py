@@ -1,17 +1,45 @@
-"""What a modelled ratio is worth, in words that every output shares."""
+"""What a modelled ratio is worth: rank correlations measured on a GPU, and words that every output shares."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
 from typing import Any
 
 from sassafras.core import Interval
-from sassafras.timing_model.correlation import correlation
-
-__all__ = ["LEAST_CORRELATION", "correlation", "correlation_words", "ratio_words", "refusal"]
 
 #: rank correlation with a GPU below which a modelled ratio is no evidence
 LEAST_CORRELATION = 0.3
+
+
+@lru_cache(maxsize=1)
+def _published() -> dict[str, dict[str, Any]]:
+    text = resources.files(__package__).joinpath("correlation.json").read_text(encoding="utf-8")
+    loaded: dict[str, dict[str, Any]] = json.loads(text)
+    return loaded
+
+
+def correlation(workload_name: str, case: str | None = None) -> dict[str, Any] | None:
+    """Kendall's tau-b between model and GPU for one kernel, or None where it was never measured.
+
+    Args:
+        workload_name: the workload.
+        case: one of its cases; None for the case that was measured (a figure of one shape says nothing of
+            another, which may select another kernel).
+
+    Returns:
+        A dict with kendall_tau, ceiling, schedules, pairs, date and gpu, as `benchmarks/timing_model.py`
+        published it.
+    """
+    table = _published()
+    if case is not None:
+        return table.get(f"{workload_name}/{case}")
+    for key, found in table.items():
+        if key == workload_name or key.startswith(workload_name + "/"):
+            return found
+    return None
 
 
 def refusal(found: Mapping[str, Any] | None) -> str:

@@ -105,16 +105,12 @@ class KernelModel:
         kernel: launch facts.
         case: grid, buffers and loop trips.
         c: constants.
-        replicas: most start-time replicas.
 
     Raises:
         DeviceError, DisassemblyError, UnsupportedArch: it cannot be modelled.
     """
 
-    def __init__(
-        self, program: Program, kernel: Kernel, case: Case, c: Constants, replicas: int = MAX_REPLICAS
-    ) -> None:
-        self.replicas = max(1, replicas)
+    def __init__(self, program: Program, kernel: Kernel, case: Case, c: Constants) -> None:
         self.constants, self.kernel, self.case = c, kernel, case
         self.function: Function = program.function(kernel.name)
         static = sum(s.size for s in program.cubin.sections if s.name == f".nv.shared.{kernel.name}")
@@ -146,11 +142,7 @@ class KernelModel:
         self.latency = latency
         self.occupancy = Occupancy(warps, limit, bound, a_sm, slots, simulated, active)
         self.starts = self._starts()
-        self.words = self.function.words
         self._index()
-        self.fixed = np.array(
-            [i.index for i in self.function.instructions if i.base in IMMOVABLE], dtype=np.int64
-        )
 
     def copy(self, function: Function) -> KernelModel:
         """The same kernel under other register names, or with instructions moved over branches.
@@ -180,9 +172,8 @@ class KernelModel:
         ):
             raise UnknownWords("its control flow differs from the baseline's")
         made = copy.copy(self)
-        made.function, made.path, made.words = function, path, function.words
+        made.function, made.path = function, path
         made.rows, made.sources = rec.records(theirs, self.constants, self.latency, self.occupancy.warps)
-        made.fixed = np.array([i.index for i in theirs if i.base in IMMOVABLE], dtype=np.int64)
         made._index()
         return made
 
@@ -211,7 +202,7 @@ class KernelModel:
         o = self.occupancy
         issues = len(self.path) * o.warps * o.simulated
         warps = o.slots * o.warps
-        count = 1 if warps <= 4 else max(1, min(self.replicas, REPLICA_BUDGET // issues))
+        count = 1 if warps <= 4 else max(1, min(MAX_REPLICAS, REPLICA_BUDGET // issues))
         found = self.jittered(np.random.default_rng(0), count)
         found[0] = self._regular()
         return found
@@ -231,6 +222,8 @@ class KernelModel:
         return words[:, 0] * _MIX ^ (words[:, 1] & ~_CONTROL)
 
     def _index(self) -> None:
+        self.words = self.function.words
+        self.fixed = np.flatnonzero([i.base in IMMOVABLE for i in self.function.instructions])
         keys = self._keys(self.words)
         self._sorting = np.argsort(keys, kind="stable")
         self._sorted = keys[self._sorting]
@@ -263,37 +256,30 @@ class KernelModel:
             raise UnknownWords(f"position {int(np.argmin(same))} holds an instruction of its own")
         return found
 
-    def steps(
-        self,
-        words: np.ndarray,
-        order: np.ndarray,
-        rows: np.ndarray | None = None,
-        sources: np.ndarray | None = None,
-    ) -> np.ndarray:
+    def steps(self, words: np.ndarray, order: np.ndarray) -> np.ndarray:
         """Rows along the path with the candidate's control codes: int32 (path, COLUMNS), C order.
 
         Args:
             words: the candidate's encodings by position.
             order: baseline instruction (a row of `rows`) at each position.
-            rows, sources: other instructions than the baseline's (`records.records`).
 
         Raises:
             UnknownWords: a branch has moved, so that the path does not hold.
         """
-        if rows is None and not np.array_equal(
+        if not np.array_equal(
             words[self.fixed, 0] ^ words[self.fixed, 1] & ~_CONTROL,
             self.words[self.fixed, 0] ^ self.words[self.fixed, 1] & ~_CONTROL,
         ):
             raise UnknownWords("a branch has moved")
         high = words[:, 1]
-        out = (self.rows if rows is None else rows)[order]
+        out = self.rows[order]
         out[:, rec.STALL] = (high >> np.uint64(codes.STALL_SHIFT)) & np.uint64(15)
         out[:, rec.KEEP] = (high >> np.uint64(codes.YIELD_SHIFT)) & np.uint64(1)
         out[:, rec.WRITE_BARRIER] = (high >> np.uint64(codes.WRITE_BARRIER_SHIFT)) & np.uint64(7)
         out[:, rec.READ_BARRIER] = (high >> np.uint64(codes.READ_BARRIER_SHIFT)) & np.uint64(7)
         out[:, rec.WAIT] = (high >> np.uint64(codes.WAIT_SHIFT)) & np.uint64(63)
         reuse = ((high >> np.uint64(codes.REUSE_SHIFT)) & np.uint64(15)).astype(np.int64)
-        self._banks(out, (self.sources if sources is None else sources)[order], reuse)
+        self._banks(out, self.sources[order], reuse)
         steps = out[self.path.positions]
         branches = steps[:, rec.KIND] == rec.BRANCH
         steps[branches, rec.ARG] = self.path.taken[branches]

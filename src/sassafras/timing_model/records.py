@@ -48,6 +48,7 @@ PIPES = 11
 #: ARG of an HGMMA: bit set when it closes a group (gsb0)
 GROUP_BIT = 1 << 20
 
+_BRANCHES = frozenset(["BRA", "BRX", "BRXU", "JMP", "CALL", "RET", "BSYNC"])
 _SHAPE = re.compile(r"\.64x(\d+)x\d+")
 _WIDTH = re.compile(r"\.(U8|S8|U16|S16|64|128)(?:\.|$)")
 _WIDTH_BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
@@ -103,8 +104,8 @@ def record(i: Instruction, c: Constants, global_latency: int, cta_warps: int) ->
     if i.guard in ("!PT", "!UPT") and name not in ("EXIT", "BRA"):
         # never executes: an issue slot and no more
         return row
-    if name in _SPECIAL:
-        _SPECIAL[name](row, i, c, cta_warps)
+    if queue is Queue.CONTROL:
+        _control(row, i, c, cta_warps)
     elif queue is Queue.LSU:
         _global(row, i, c, global_latency)
     elif queue is Queue.MIO:
@@ -118,8 +119,6 @@ def record(i: Instruction, c: Constants, global_latency: int, cta_warps: int) ->
     elif queue is Queue.TEX:
         row[KIND], row[PIPE], row[LATENCY] = LOAD, MEM, global_latency + 100
         row[READ], row[BYTES], row[WAVES] = c.operand_read, 128, 4
-    elif queue is Queue.CONTROL:
-        pass
     else:
         pipe, busy, latency = _simple(i, c)
         row[PIPE], row[BUSY] = pipe, busy
@@ -217,56 +216,31 @@ def _hmma_busy(i: Instruction, c: Constants) -> int:
     return max(1, round(c.hmma_busy * scale))
 
 
-def _bar(row: np.ndarray, i: Instruction, c: Constants, cta_warps: int) -> None:
-    numbers = [o for o in i.operands if not re.fullmatch(r"!?U?P(T|\d)", o)]
-    barrier = _number(numbers[0], 0) if numbers else 0
-    count = _number(numbers[1], 0) // 32 if len(numbers) > 1 else 0
-    row[KIND] = BAR_ARRIVE if ".ARV" in i.opcode else BAR_SYNC
-    row[ARG] = (barrier & 15) * 64 + min(count or cta_warps, cta_warps, 63)
-    if cta_warps >= 64 and not count:
-        row[ARG] = (barrier & 15) * 64
-    row[LATENCY] = c.bar_latency
-
-
-def _depbar(row: np.ndarray, i: Instruction, c: Constants, cta_warps: int) -> None:
-    row[KIND], row[LATENCY] = GROUP_WAIT, c.depbar_latency
-    row[ARG] = _number(i.operands[-1], 0) if len(i.operands) > 1 else 0
-
-
-def _ldgdepbar(row: np.ndarray, i: Instruction, c: Constants, cta_warps: int) -> None:
-    row[KIND], row[LATENCY] = GROUP_COMMIT, c.depbar_latency
-
-
-def _warpgroup(row: np.ndarray, i: Instruction, c: Constants, cta_warps: int) -> None:
-    if "DEPBAR" in i.opcode:
+def _control(row: np.ndarray, i: Instruction, c: Constants, cta_warps: int) -> None:
+    name = i.base
+    if name == "BAR":
+        numbers = [o for o in i.operands if not re.fullmatch(r"!?U?P(T|\d)", o)]
+        barrier = _number(numbers[0], 0) if numbers else 0
+        count = _number(numbers[1], 0) // 32 if len(numbers) > 1 else 0
+        row[KIND], row[LATENCY] = BAR_ARRIVE if ".ARV" in i.opcode else BAR_SYNC, c.bar_latency
+        # 0: as many as the CTA has, where six bits do not hold them
+        every = 0 if cta_warps >= 64 and not count else min(count or cta_warps, cta_warps, 63)
+        row[ARG] = (barrier & 15) * 64 + every
+    elif name == "DEPBAR":
+        row[KIND], row[LATENCY] = GROUP_WAIT, c.depbar_latency
+        row[ARG] = _number(i.operands[-1], 0) if len(i.operands) > 1 else 0
+    elif name == "LDGDEPBAR":
+        row[KIND], row[LATENCY] = GROUP_COMMIT, c.depbar_latency
+    elif name == "WARPGROUP" and "DEPBAR" in i.opcode:
         row[KIND], row[LATENCY] = HGMMA_WAIT, c.depbar_latency
         row[ARG] = _number(i.operands[-1], 0) if i.operands else 0
-
-
-def _membar(row: np.ndarray, i: Instruction, c: Constants, cta_warps: int) -> None:
-    deep = i.base == "MEMBAR" and not i.opcode.endswith(".CTA")
-    row[KIND], row[LATENCY] = VARIABLE, c.membar_latency if deep else c.depbar_latency
-
-
-def _exit(row: np.ndarray, i: Instruction, c: Constants, cta_warps: int) -> None:
-    row[KIND] = EXIT
-
-
-def _branch(row: np.ndarray, i: Instruction, c: Constants, cta_warps: int) -> None:
-    row[KIND] = BRANCH
-
-
-_SPECIAL = {
-    "BAR": _bar,
-    "DEPBAR": _depbar,
-    "LDGDEPBAR": _ldgdepbar,
-    "WARPGROUP": _warpgroup,
-    "MEMBAR": _membar,
-    "FENCE": _membar,
-    "ERRBAR": _membar,
-    "EXIT": _exit,
-    **dict.fromkeys(("BRA", "BRX", "BRXU", "JMP", "CALL", "RET", "BSYNC"), _branch),
-}
+    elif name in ("MEMBAR", "FENCE", "ERRBAR"):
+        deep = name == "MEMBAR" and not i.opcode.endswith(".CTA")
+        row[KIND], row[LATENCY] = VARIABLE, c.membar_latency if deep else c.depbar_latency
+    elif name == "EXIT":
+        row[KIND] = EXIT
+    elif name in _BRANCHES:
+        row[KIND] = BRANCH
 
 
 def records(

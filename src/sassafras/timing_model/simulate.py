@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .constants import Constants
 from .kernel_model import KernelModel
 
 
@@ -40,38 +39,6 @@ class Trace:
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
 
-def parameters(c: Constants) -> np.ndarray:
-    """The machine's parameters as the engine takes them, int64."""
-    from .engine import PARAMETERS
-
-    return np.array([getattr(c, name) for name in PARAMETERS], dtype=np.int64)
-
-
-def cycles(model: KernelModel, steps: np.ndarray, traced: int = -1) -> tuple[float, np.ndarray, np.ndarray]:
-    """Modelled cycles of the kernel.
-
-    One SM runs the simulated CTAs, several times over with other start times of its warps; the mean counts.
-    (With many warps a single run is chaotic: small changes of order moved it by 1 %.) Iterations left out of
-    a main loop are added at the steady rate of its last simulated ones, CTAs left out in proportion.
-
-    Args:
-        model: the kernel.
-        steps: rows along its path (`KernelModel.steps`).
-        traced: warp to trace, -1 for none.
-
-    Returns:
-        (cycles, issue cycle of each step, reason code of each step); the arrays are empty without a trace.
-
-    Raises:
-        Deadlock: a barrier never opens.
-    """
-    length = len(steps) if traced >= 0 else 0
-    issue, reason = np.zeros(length, np.int64), np.zeros(length, np.uint8)
-    replicas = model.starts if traced < 0 else model.starts[:1]
-    found = drawn(model, steps, replicas, traced, issue, reason)
-    return float(found.mean()), issue, reason
-
-
 def drawn(
     model: KernelModel,
     steps: np.ndarray,
@@ -82,20 +49,27 @@ def drawn(
 ) -> np.ndarray:
     """Modelled cycles of the kernel for each draw of start times: float64 (draws,).
 
+    One SM runs the simulated CTAs. (With many warps a single run is chaotic: small changes of order moved it
+    by 1 %.) Iterations left out of a main loop are added at the steady rate of its last simulated ones, CTAs
+    left out in proportion.
+
     Args:
-        model, steps, traced: see `cycles`.
+        model: the kernel.
+        steps: rows along its path (`KernelModel.steps`).
         starts: int64 (draws, resident warps).
-        issue, reason: where a trace is written to.
+        traced: warp to trace, -1 for none.
+        issue, reason: where a trace is written to, issue cycle and reason code by step.
 
     Raises:
         Deadlock: a barrier never opens.
     """
-    from .engine import run
+    from .engine import PARAMETERS, run
 
     o, c = model.occupancy, model.constants
     issue = np.zeros(0, np.int64) if issue is None else issue
     reason = np.zeros(0, np.uint8) if reason is None else reason
-    numbers, found = parameters(c), np.empty(len(starts))
+    numbers = np.array([getattr(c, name) for name in PARAMETERS], dtype=np.int64)
+    found = np.empty(len(starts))
     for n, one in enumerate(starts):
         marks = np.zeros((2, int(model.path.marks.max(initial=0)) + 1))
         end = run(steps, o.warps, one, o.simulated, numbers, model.bandwidth, marks, traced, issue, reason)
@@ -121,6 +95,7 @@ def trace(model: KernelModel, steps: np.ndarray, warp: int = 0) -> Trace:
     """Simulate and write down what `warp` did. Raises `Deadlock`."""
     from .engine import REASONS
 
-    total, issue, reason = cycles(model, steps, traced=warp)
+    issue, reason = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.uint8)
+    (total,) = drawn(model, steps, model.starts[:1], warp, issue, reason).tolist()
     stalled = np.diff(issue, prepend=issue[0] - 1) - 1
     return Trace(model.path.positions, issue, stalled, tuple(REASONS[r] for r in reason), total)

@@ -10,13 +10,13 @@ import numpy as np
 
 from sassafras.core.errors import DisassemblyError
 from sassafras.sass import Function, Instruction
-from sassafras.sass.control import CONTROL_MASK
 from sassafras.sass.latency import LatencyTable, opcode_key
 
-from . import classes, dependences, effects, graph, operands, rules_jit
+from . import classes, dependences, effects, graph, memory, operands, rules_jit
 from .dependences import KIND_NAMES, MEMORY, ORDER, RAW, WAR, WAW, Pair
-from .flow import Flow
+from .flow import flow_of
 from .pending import Scoreboards
+from .words import CLEAN
 
 #: cycles after which every fixed-latency result is there; unknown distances are kept up to here
 HORIZON = 64
@@ -24,7 +24,6 @@ HORIZON = 64
 BARRIER_TO_MEMORY = 6
 #: between two of a queue whose results meet, with no wait (no lower case in thousands of pairs)
 IN_QUEUE = 4
-_CLEAN = np.uint64(~CONTROL_MASK & (2**64 - 1))
 
 
 @dataclass(slots=True)
@@ -109,9 +108,12 @@ class Analysis:
         self.blocks = graph.build(self.code, function.labels, function.indirect, self.system)
         self.parts = [dependences.BlockPairs(b, self.effects) for b in self.blocks]
         self.words = function.words.copy()
-        self.words[:, 1] &= _CLEAN
+        self.words[:, 1] &= CLEAN
         self._regions()
-        self._graph()
+        self.flow = flow_of(self.blocks)
+        lengths = self.flow.end - self.flow.start
+        self.block_of = np.repeat(np.arange(len(self.blocks), dtype=np.int32), lengths)
+        self.memory = memory.accesses(self.blocks, self.kinds, self.effects)
         self._refuse_counted_results()
         self.scoreboards = Scoreboards(self)
         self._edges()
@@ -127,23 +129,15 @@ class Analysis:
         starts[1:] |= self.fence[:-1]
         self.region = np.cumsum(starts).astype(np.int32)
 
-    def _graph(self) -> None:
-        self.block_of = np.zeros(self.count, dtype=np.int32)
-        for n, b in enumerate(self.blocks):
-            self.block_of[b.start : b.end] = n
-        at = np.zeros(len(self.blocks) + 1, dtype=np.int32)
-        at[1:] = np.cumsum([len(b.follow) for b in self.blocks])
-        self.flow = Flow(
-            np.array([b.start for b in self.blocks], dtype=np.int32),
-            np.array([b.end for b in self.blocks], dtype=np.int32),
-            at,
-            np.array([m for b in self.blocks for m in b.follow], dtype=np.int32),
-        )
-
     @cached_property
     def original_high(self) -> np.ndarray:
         """The original's upper words, uint64."""
         return self.function.words[:, 1].copy()
+
+    @cached_property
+    def original_times(self) -> tuple[np.ndarray, np.ndarray]:
+        """`issue_times` of the original."""
+        return self.issue_times(np.array([i.control.stall for i in self.code]))
 
     def _refuse_counted_results(self) -> None:
         """ptxas lets DEPBAR.LE count DMMAs in flight; here it only counts groups of asynchronous copies."""
@@ -174,7 +168,7 @@ class Analysis:
         inside: list[tuple[Pair, int, bool]] = []
         across: list[tuple[Pair, int, bool]] = []
         checks: set[tuple[int, int, int]] = set()  # (second, number, 0 written or 1 read)
-        now = self.issue_times()
+        now, _ = self.original_times
         self.asynchronous = [i.base in classes.WARPGROUP_PRODUCTS for i in self.code]
         for n, block in enumerate(self.blocks):
             for pair in self.parts[n].pairs:
@@ -188,13 +182,13 @@ class Analysis:
                 if not known and kept is not None:
                     need = min(need, kept)
                 inside.append((pair, need, known))
-            for pair in dependences.memory_pairs(block, self.kinds, self.effects):
-                inside.append((pair, 0, True))
             inside += self._window_pairs(block, now)
             behind, beyond = self._barrier_pairs(block)
             inside += [(pair, BARRIER_TO_MEMORY, True) for pair in behind]
             across += [(pair, BARRIER_TO_MEMORY, True) for pair in beyond]
-        shortest = [self._least_cycles(b) for b in self.blocks]
+        # no candidate runs a block in fewer cycles: one each, and fences keep theirs
+        least = np.where(self.fence, [max(1, i.control.stall) for i in self.code], 1)
+        shortest = np.add.reduceat(least, self.flow.start).tolist()
         unknown: list[tuple[Pair, int]] = []
         for pair, near in dependences.crossing(self.blocks, self.parts, shortest, HORIZON):
             rule = self._rule(pair)
@@ -300,66 +294,51 @@ class Analysis:
         self.windows[first, second] = cycles
         return cycles
 
-    def _accesses(self, block: graph.GraphBlock) -> list[int]:
-        return [
-            n for n in range(block.start, block.end) if self.kinds[n].memory and not self.effects[n].never
-        ]
-
     def _barrier_pairs(self, block: graph.GraphBlock) -> tuple[list[Pair], list[Pair]]:
         """Each BAR and the memory operations behind it: in its block, and in those that follow at once."""
+
+        def accesses(number: int) -> list[int]:
+            m = self.memory
+            found: list[int] = m.instruction[m.at[number] : m.at[number + 1]].tolist()
+            return found
+
         inside, across = [], []
-        accesses = self._accesses(block)
         for n in range(block.start, block.end):
             if self.code[n].base == "BAR":
-                inside += [Pair(MEMORY, n, "", m, "", -1) for m in accesses if m > n]
-                for b in block.follow:
-                    across += [Pair(MEMORY, n, "", m, "", -1) for m in self._accesses(self.blocks[b])]
+                here = accesses(int(self.block_of[n]))
+                inside += [Pair(MEMORY, n, "", m, "", -1) for m in here if m > n]
+                across += [Pair(MEMORY, n, "", m, "", -1) for b in block.follow for m in accesses(b)]
         return inside, across
 
-    def _least_cycles(self, block: graph.GraphBlock) -> int:
-        """No candidate runs a block in fewer cycles: one each, and fences keep theirs."""
-        stalls = [
-            max(1, self.code[n].control.stall) if self.fence[n] else 1 for n in range(block.start, block.end)
-        ]
-        return sum(stalls)
+    def issue_times(self, stall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Issue cycle by position, counted from the start of its block, and each block's cycles (int32).
 
-    def issue_times(self) -> np.ndarray:
-        """Issue cycle of each instruction, counted from the start of its block."""
-        times = np.zeros(self.count, dtype=np.int32)
-        for block in self.blocks:
-            now = 0
-            for n in range(block.start, block.end):
-                times[n] = now
-                now += max(1, self.code[n].control.stall)
-        return times
+        Args:
+            stall: stall counts by position; 0 counts as 1.
+        """
+        cycles = np.maximum(stall, 1).astype(np.int32)
+        after = np.cumsum(cycles, dtype=np.int32)
+        begin = (after - cycles)[self.flow.start]
+        return after - cycles - begin[self.block_of], after[self.flow.end - 1] - begin
 
-    def _across(self, known: list[tuple[Pair, int, bool]], unknown: list[tuple[Pair, int]]) -> None:
+    def _across(self, rows: list[tuple[Pair, int, bool]], unknown: list[tuple[Pair, int]]) -> None:
         """Pairs over block edges; an unknown one keeps the original's shortest distance."""
-        # the same two instructions may meet in many registers: keep the strictest
-        rows: dict[tuple[int, int], tuple[Pair, int, bool]] = {}
-        for pair, need, sure in known:
-            key = (pair.first, pair.second)
-            if key not in rows or rows[key][1] < need:
-                rows[key] = (pair, need, sure)
-        if unknown:
-            times = self.issue_times()
-            lengths = np.zeros(len(self.blocks), dtype=np.int32)
-            for n, b in enumerate(self.blocks):
-                lengths[n] = times[b.end - 1] + max(1, self.code[b.end - 1].control.stall)
-            between = rules_jit.block_distances(lengths, self.flow, HORIZON)
-            for pair, most in unknown:
-                source, target = int(self.block_of[pair.first]), int(self.block_of[pair.second])
-                kept = int(lengths[source] - times[pair.first] + between[source, target] + times[pair.second])
-                kept = min(kept, most)
-                noted = (pair.kind, pair.first, pair.slot, pair.second, pair.other)
-                self.known_pairs[noted] = min(max(kept, 1), self.known_pairs.get(noted, HORIZON))
-                key = (pair.first, pair.second)
-                if kept > 1 and (key not in rows or rows[key][1] < kept):
-                    rows[key] = (pair, kept, False)
-        self.across = _columns(list(rows.values()))
+        times, lengths = self.original_times
+        between = rules_jit.block_distances(lengths, self.flow, HORIZON) if unknown else None
+        for pair, most in unknown:
+            assert between is not None
+            source, target = int(self.block_of[pair.first]), int(self.block_of[pair.second])
+            kept = int(lengths[source] - times[pair.first] + between[source, target] + times[pair.second])
+            kept = min(kept, most)
+            noted = (pair.kind, pair.first, pair.slot, pair.second, pair.other)
+            self.known_pairs[noted] = min(max(kept, 1), self.known_pairs.get(noted, HORIZON))
+            if kept > 1:
+                rows.append((pair, kept, False))
+        self.across = _columns(rows)
 
 
 def _columns(rows: list[tuple[Pair, int, bool]]) -> Edges:
+    # the same two instructions may meet in many registers: keep the strictest
     strictest: dict[tuple[int, int], tuple[Pair, int, bool]] = {}
     for row in rows:
         key = (row[0].first, row[0].second)

@@ -10,17 +10,14 @@ import numpy as np
 
 from sassafras.core.errors import SassafrasError
 from sassafras.sass import Program
-from sassafras.sass.control import CONTROL_MASK
 
 from . import moves, renaming
 from . import reuse as reuse_windows
 from .report import Violation
+from .words import CLEAN
 
 if TYPE_CHECKING:
     from .validator import Validator
-
-#: a word's upper half without its control code
-CLEAN = np.uint64(~CONTROL_MASK & (2**64 - 1))
 
 
 def prove(first: Validator, copy: bytes) -> list[Violation]:
@@ -101,7 +98,8 @@ def _moves(first: Validator, copy: bytes, words: np.ndarray) -> list[Violation]:
     if isinstance(made, list):
         return made
     one, two = _reading(first), _reading(made)
-    found = moves.differences(one, two, place, _untouchable(first))
+    untouchable = renaming.untouchable(first.function, a.effects, a.pinned, a.fence.tolist())
+    found = moves.differences(one, two, place, untouchable)
     return found or _accept(first, made, copy)
 
 
@@ -123,12 +121,6 @@ def _accept(first: Validator, made: Validator, copy: bytes) -> list[Violation]:
     if not found:
         first.copies.append(made)
     return found
-
-
-def _untouchable(first: Validator) -> frozenset[int]:
-    """Registers that are read or written at times that no scoreboard or distance tells."""
-    a = first.analysis
-    return renaming.untouchable(first.function, a.effects, a.pinned, a.fence.tolist())
 
 
 def _reading(first: Validator) -> moves.Reading:

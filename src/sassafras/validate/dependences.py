@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .classes import Kind
 from .effects import Access, Effects
 from .graph import GraphBlock
 from .operands import UP, UR, P
@@ -143,49 +142,6 @@ class BlockPairs:
         for e in earlier:
             if e.index != event.index and not exclusive(e.guard, event.guard):
                 self.pairs.append(Pair(kind, e.index, e.slot, event.index, event.slot, register))
-
-
-def memory_pairs(block: GraphBlock, kinds: Sequence[Kind], effects: Sequence[Effects]) -> Iterator[Pair]:
-    """Memory operations that may touch the same bytes, at least one of them a store (or ordered)."""
-    versions: dict[int, int] = {}
-    seen: list[tuple[int, Kind, tuple[object, ...] | None]] = []
-    for index in range(block.start, block.end):
-        kind, e = kinds[index], effects[index]
-        if kind.memory and not e.never:
-            key = None
-            if kind.address is not None:
-                key = tuple((n, versions.get(n[0], 0), versions.get(n[0] + 1, 0)) for n in kind.address[0])
-            for earlier, other, other_key in seen:
-                apart = _disjoint(kind, key, other, other_key)
-                # two loads of the very same bytes stay in order too: a volatile pair looks no different
-                same = key is not None and key == other_key and _space(kind) == _space(other) and not apart
-                if same or (_conflict(kind, other) and not apart):
-                    yield Pair(MEMORY, earlier, "", index, "", -1)
-            seen.append((index, kind, key))
-        for register in e.writes:
-            versions[register] = versions.get(register, 0) + 1
-
-
-def _conflict(a: Kind, b: Kind) -> bool:
-    if a.ordered or b.ordered:
-        return True
-    return bool(a.stores & (b.loads | b.stores) or b.stores & a.loads)
-
-
-def _disjoint(a: Kind, a_key: object, b: Kind, b_key: object) -> bool:
-    """The same base registers with the same values, and byte ranges that do not meet."""
-    if a.address is None or b.address is None or a_key is None or a_key != b_key or a.ordered or b.ordered:
-        return False
-    # an address belongs to one space: what LDGSTS writes is nothing to compare with what LDG reads
-    if _space(a) != _space(b):
-        return False
-    _, low, size = a.address
-    _, other, other_size = b.address
-    return low + size <= other or other + other_size <= low
-
-
-def _space(kind: Kind) -> int:
-    return kind.stores or kind.loads
 
 
 def crossing(

@@ -94,10 +94,6 @@ def _all_64(mods: tuple[str, ...], ops: tuple[Operand, ...]) -> Widths:
     return dict.fromkeys(range(5), 2)
 
 
-def _uniform_add(mods: tuple[str, ...], ops: tuple[Operand, ...]) -> Widths:
-    return _all_64(mods, ops) if "64" in mods else {}
-
-
 def _convert(mods: tuple[str, ...], ops: tuple[Operand, ...], name: str) -> Widths:
     wide = {"F64", "S64", "U64"}
     if name == "F2F":
@@ -112,16 +108,9 @@ def _convert(mods: tuple[str, ...], ops: tuple[Operand, ...], name: str) -> Widt
     return {0: 1 + integer, 1: 1 + real} if name == "F2I" else {0: 1 + real, 1: 1 + integer}
 
 
-def _clock(mods: tuple[str, ...], ops: tuple[Operand, ...]) -> Widths:
-    return {0: 1 if "32" in mods else 2}
-
-
-def _matrix_load(mods: tuple[str, ...], ops: tuple[Operand, ...]) -> Widths:
-    return {0: 4 if "4" in mods else 2 if "2" in mods else 1}
-
-
-def _matrix_store(mods: tuple[str, ...], ops: tuple[Operand, ...]) -> Widths:
-    return {1: 4 if "4" in mods else 2 if "2" in mods else 1}
+def _matrix_rows(position: int) -> Callable[[tuple[str, ...], tuple[Operand, ...]], Widths]:
+    """LDSM and STSM: as many registers as matrices."""
+    return lambda mods, ops: {position: 4 if "4" in mods else 2 if "2" in mods else 1}
 
 
 #: HMMA, IMMA, DMMA, BMMA shape and element type -> registers of A, B and of C and D in 32 bits an element
@@ -174,10 +163,6 @@ def _warpgroup_matrix(mods: tuple[str, ...], ops: tuple[Operand, ...]) -> Widths
     return {0: count, 1: 4, 2: 4, 3: count}
 
 
-def _pair(mods: tuple[str, ...], ops: tuple[Operand, ...]) -> Widths:
-    return {0: 2}
-
-
 def _rules() -> dict[str, Rule]:
     table: dict[str, Rule] = {}
 
@@ -192,10 +177,10 @@ def _rules() -> dict[str, Rule]:
         "R2UR UMOV USEL USGXT USHF UPRMT UBREV UBMSK UFLO UPOPC REDUX MOVM P2R UP2UR",
         Rule(1),
     )
-    add("CS2R", Rule(1, widths=_clock))
+    add("CS2R", Rule(1, widths=lambda mods, ops: {0: 1 if "32" in mods else 2}))
     add("IADD3 LEA ULEA", Rule(1, after=2))
     add("IMAD UIMAD", Rule(1, after=1, widths=_wide_product))
-    add("UIADD3", Rule(1, after=2, widths=_uniform_add))
+    add("UIADD3", Rule(1, after=2, widths=lambda mods, ops: _all_64(mods, ops) if "64" in mods else {}))
     add("LOP3 ULOP3", Rule(1, first=1))
     add("PLOP3 UPLOP3 PSETP UPSETP ISETP UISETP FSETP HSETP2", Rule(0, first=2))
     add("FCHK", Rule(0, first=1))
@@ -209,14 +194,14 @@ def _rules() -> dict[str, Rule]:
     add("SHFL MATCH", Rule(1, first=1))
     add("VOTE VOTEU", Rule(1, first=1, after=1))
     add("LDG LD LDL LDS LDC ULDC", Rule(1, widths=_at(0)))
-    add("LDSM", Rule(1, widths=_matrix_load))
+    add("LDSM", Rule(1, widths=_matrix_rows(0)))
     add("STG ST STL STS", Rule(widths=_at(1)))
-    add("STSM", Rule(widths=_matrix_store))
+    add("STSM", Rule(widths=_matrix_rows(1)))
     add("LDGSTS", Rule())
     add("ATOM ATOMG ATOMS", Rule(1, first=1, widths=_at(0, 2, 3)))
     add("RED REDG", Rule(widths=_at(1)))
     add("R2P", Rule())
-    add("CALL RET BRX BRXU JMX JMXU", Rule(widths=_pair))
+    add("CALL RET BRX BRXU JMX JMXU", Rule(widths=lambda mods, ops: {0: 2}))
     add("BMOV", Rule(1))
     add("ELECT", Rule(1, first=1))
     add(
@@ -230,28 +215,11 @@ def _rules() -> dict[str, Rule]:
 RULES: dict[str, Rule] = _rules()
 _GLOBAL = frozenset(["LDG", "LD", "STG", "ST", "ATOM", "ATOMG", "RED", "REDG", "LDGSTS"])
 #: no rule, immovable anyway; their registers are whatever either reading names
-UNREAD = frozenset(
-    (
-        "SYNCS",
-        "UBLKCP",
-        "UBLKPF",
-        "UBLKRED",
-        "UTMALDG",
-        "UTMASTG",
-        "UTMAREDG",
-        "UTMAPF",
-        "UTMACCTL",
-        "UTMACMDFLUSH",
-        "ARRIVES",
-        "LEPC",
-        "RPCMOV",
-        "USETMAXREG",
-        "STAS",
-        "REDAS",
-        "GETLMEMBASE",
-        "SETLMEMBASE",
-    )
-)
+_UNREAD = """
+    SYNCS UBLKCP UBLKPF UBLKRED UTMALDG UTMASTG UTMAREDG UTMAPF UTMACCTL UTMACMDFLUSH ARRIVES LEPC RPCMOV
+    USETMAXREG STAS REDAS GETLMEMBASE SETLMEMBASE
+"""
+UNREAD = frozenset(_UNREAD.split())
 
 
 def read(

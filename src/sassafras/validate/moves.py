@@ -22,14 +22,13 @@ the disassembler shows the start of the same block as its target.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sassafras.sass import Function, Instruction
 from sassafras.sass.control import CONTROL_MASK
 
-from . import operands
+from . import operands, words
 from .effects import Effects
 from .graph import GraphBlock
 from .report import Violation
@@ -63,19 +62,8 @@ class Reading:
 
 def match(original: Function, copy: Function) -> list[int] | None:
     """For each place of the copy the original's instruction, or None where other words stand there."""
-    found: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for i in original.instructions:
-        found[_word(i)].append(i.index)
-    out: list[int] = []
-    taken: dict[tuple[int, int], int] = defaultdict(int)
-    for j in copy.instructions:
-        key = _word(j)
-        n = taken[key]
-        if n >= len(found.get(key, ())):
-            return None
-        taken[key] = n + 1
-        out.append(found[key][n])
-    return out if len(out) == len(original.instructions) else None
+    found, failed = words.match(map(_word, copy.instructions), map(_word, original.instructions))
+    return found if failed < 0 and len(found) == len(original) else None
 
 
 def _word(i: Instruction) -> tuple[int, int]:
@@ -111,13 +99,11 @@ def differences(
     for x in chain:
         why = _move(one, lists, wanted, x, home[x], target[x], untouchable)
         if why:
-            return [Violation("moves", _where(one.function.instructions[x]), why)]
+            return [Violation.at("moves", one.function.instructions[x], why)]
     for mine, theirs in zip(lists, wanted, strict=True):
         if mine != theirs:
             n = next(a for a, b in zip(mine, theirs, strict=True) if a != b)
-            return [
-                Violation("moves", _where(one.function.instructions[n]), "another order within its block")
-            ]
+            return [Violation.at("moves", one.function.instructions[n], "another order within its block")]
     return []
 
 
@@ -142,13 +128,13 @@ def _skeleton(one: Reading, two: Reading, place: Sequence[int]) -> list[Violatio
         i = one.function.instructions[place[p]]
         a, b = _LABEL.findall(i.text), _LABEL.findall(j.text)
         if len(a) != len(b) or _plain(i.text) != _plain(j.text):
-            return [Violation("moves", _where(j), f"is {i.text} in the original")]
+            return [Violation.at("moves", j, f"is {i.text} in the original")]
         for x, y in zip(a, b, strict=True):
             known = x in mine_at and y in theirs_at
             if not (known and _same(mine_at[x], theirs_at[y], starts, len(place))):
-                return [Violation("moves", _where(j), "names another place than in the original")]
+                return [Violation.at("moves", j, "names another place than in the original")]
         if not a and p != place[p] and i.base not in ("EXIT",) and one.fence[place[p]]:
-            return [Violation("moves", _where(j), "a fence stands elsewhere")]
+            return [Violation.at("moves", j, "a fence stands elsewhere")]
     return []
 
 
@@ -232,7 +218,3 @@ def live(one: Reading, lists: Sequence[Sequence[int]]) -> list[set[int]]:
                 entry[b] = state
                 again = True
     return entry
-
-
-def _where(i: Instruction) -> str:
-    return f"+{i.offset:#x}: {i.text}"

@@ -113,9 +113,8 @@ class Scoreboards:
             self._take(first.scoreboards, place)
             return
         order = np.arange(a.count, dtype=np.int32)
-        lengths = np.zeros(len(a.blocks), dtype=np.int32)
         out = np.empty((1, 2), dtype=np.int32)
-        self.pending(order, a.original_high, a.issue_times(), lengths, out, record=True)
+        self.pending(order, a.original_high, *a.original_times, out, record=True)
 
     def _take(self, first: Scoreboards, place: Sequence[int]) -> None:
         """Take what may be pending at fences from the original: none of it has moved."""

@@ -71,7 +71,7 @@ def differences(
     for n, (i, j) in enumerate(zip(original.instructions, renamed.instructions, strict=True)):
         if i.low == j.low and (i.high ^ j.high) & ~CONTROL_MASK == 0:
             if before[n].accesses != after[n].accesses:
-                return [Violation("renaming", _where(j), "the same word is read in two ways")]
+                return [Violation.at("renaming", j, "the same word is read in two ways")]
             continue
         why = _shape(i, j, before[n], after[n])
         if not why and (pinned[n] or fence[n] or i.base in UNREAD):
@@ -79,7 +79,7 @@ def differences(
         if not why:
             why = _names(before[n], after[n], fixed, used, original.registers)
         if why:
-            found.append(Violation("renaming", _where(j), why))
+            found.append(Violation.at("renaming", j, why))
     if found:
         return found[:16]
     one, other = reaching(before, blocks), reaching(after, blocks)
@@ -88,12 +88,8 @@ def differences(
             if not a.write and one[n, k] != other[n, k]:
                 what = operands.spell(after[n].accesses[k].register)
                 text = f"{what} comes from elsewhere than in the original"
-                found.append(Violation("renaming", _where(renamed.instructions[n]), text))
+                found.append(Violation.at("renaming", renamed.instructions[n], text))
     return found[:16]
-
-
-def _where(i: Instruction) -> str:
-    return f"+{i.offset:#x}: {i.text}"
 
 
 def untouchable(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sassafras.sass import Instruction
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -19,6 +21,11 @@ class Violation:
     kind: str
     where: str
     message: str
+
+    @classmethod
+    def at(cls, kind: str, i: Instruction, message: str) -> Violation:
+        """What is wrong with an instruction of a copy."""
+        return cls(kind, f"+{i.offset:#x}: {i.text}", message)
 
     def __str__(self) -> str:
         return f"{self.kind} at {self.where}: {self.message}"

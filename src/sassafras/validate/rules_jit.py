@@ -1,6 +1,8 @@
-"""Compiled inner loops: matching words, and distances over the control-flow graph."""
+"""Compiled inner loops: the order of memory operations, and distances over the control-flow graph."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -10,95 +12,66 @@ from .flow import Flow
 _FAR = np.int32(1 << 20)
 
 
-@njit(cache=True, inline="always")
-def _slot(low: np.uint64, high: np.uint64, mask: np.uint64) -> np.uint64:
-    mixed = (low * np.uint64(0x9E3779B97F4A7C15)) ^ (high * np.uint64(0xC2B2AE3D27D4EB4F))
-    return (mixed ^ (mixed >> np.uint64(29))) & mask
+class Accesses(NamedTuple):
+    """The memory operations of a function in the original's order; int32 but where noted.
+
+    Attributes:
+        at: CSR by block.
+        instruction: which one each is.
+        kind: rows of `conflict`.
+        base: the value of its address registers and its memory space, by number within all blocks; -1 where
+            that tells nothing. Operations of one base meet where they share a byte, and nowhere else.
+        byte_at, byte: CSR of the bytes that it touches, numbered by base and offset.
+        conflict: bool (kinds, kinds): whether two that may touch the same bytes keep their order.
+    """
+
+    at: np.ndarray
+    instruction: np.ndarray
+    kind: np.ndarray
+    base: np.ndarray
+    byte_at: np.ndarray
+    byte: np.ndarray
+    conflict: np.ndarray
 
 
 @njit(cache=True)
-def index_words(words: np.ndarray, table: np.ndarray, head: np.ndarray, after: np.ndarray) -> None:
-    """Build an open-addressing table of words: `table` slot -> first index, `after` -> next equal word."""
-    mask = np.uint64(len(table) - 1)
-    tail = np.full(len(words), -1, np.int32)
-    for i in range(len(words)):
-        at = _slot(words[i, 0], words[i, 1], mask)
-        after[i] = -1
-        while True:
-            first = table[at]
-            if first < 0:
-                table[at] = i
-                head[i] = i
-                tail[i] = i
-                break
-            if words[first, 0] == words[i, 0] and words[first, 1] == words[i, 1]:
-                after[tail[first]] = i
-                tail[first] = i
-                head[i] = first
-                break
-            at = (at + np.uint64(1)) & mask
+def overtaken(a: Accesses, place: np.ndarray, out: np.ndarray) -> int:
+    """Find operations that stand before an earlier one with which they keep their order.
 
+    Args:
+        a: the function's accesses.
+        place: int32, position by instruction.
+        out: filled with their rows in `a`.
 
-@njit(cache=True)
-def match(
-    candidate: np.ndarray,
-    words: np.ndarray,
-    clean: np.uint64,
-    table: np.ndarray,
-    after: np.ndarray,
-    order: np.ndarray,
-) -> int:
-    """Fill `order` (position -> original index); equal words are matched in order. Returns the first position
-    whose word is not (or no longer) available, or -1."""
-    mask = np.uint64(len(table) - 1)
-    following = np.full(len(words), -2, np.int32)
-    for position in range(len(candidate)):
-        low, high = candidate[position, 0], candidate[position, 1] & clean
-        at = _slot(low, high, mask)
-        found = -1
-        while table[at] >= 0:
-            first = table[at]
-            if words[first, 0] == low and words[first, 1] == high:
-                found = first
-                break
-            at = (at + np.uint64(1)) & mask
-        if found < 0:
-            return position
-        current = found if following[found] == -2 else following[found]
-        if current < 0:
-            return position
-        order[position] = current
-        following[found] = after[current]
-    return -1
-
-
-@njit(cache=True)
-def issue_times(stall: np.ndarray, flow: Flow, times: np.ndarray, lengths: np.ndarray) -> None:
-    """Issue cycle by position within its block, and each block's cycles; a stall of 0 counts as 1."""
-    for b in range(len(flow.start)):
-        now = np.int32(0)
-        for p in range(flow.start[b], flow.end[b]):
-            times[p] = now
-            now += max(np.int32(1), np.int32(stall[p]))
-        lengths[b] = now
-
-
-@njit(cache=True)
-def broken_edges(
-    first: np.ndarray,
-    second: np.ndarray,
-    need: np.ndarray,
-    place: np.ndarray,
-    times: np.ndarray,
-    out: np.ndarray,
-) -> int:
-    """Rows of pairs within a block out of order or too close; returns how many (at most len(out))."""
-    count = 0
-    for e in range(len(first)):
-        p, q = place[first[e]], place[second[e]]
-        if (p >= q or times[q] - times[p] < need[e]) and count < len(out):
-            out[count] = e
-            count += 1
+    Returns:
+        How many were written (at most len(out)).
+    """
+    kinds, count = len(a.conflict), 0
+    # by kind: the latest place so far, the base that has it, and the latest place of any other base
+    latest, holder = np.empty(kinds, np.int32), np.empty(kinds, np.int32)
+    other = np.empty(kinds, np.int32)
+    touched = np.full(len(a.byte), -1, np.int32)
+    for block in range(len(a.at) - 1):
+        latest[:], holder[:], other[:] = -1, -1, -1
+        for n in range(a.at[block], a.at[block + 1]):
+            here, base, mine = place[a.instruction[n]], a.base[n], a.kind[n]
+            before = np.int32(-1)
+            for k in range(kinds):
+                if a.conflict[mine, k]:
+                    same = base >= 0 and holder[k] == base
+                    before = max(before, other[k] if same else latest[k])
+            for b in a.byte[a.byte_at[n] : a.byte_at[n + 1]]:
+                before = max(before, touched[b])
+                touched[b] = max(touched[b], here)
+            if before > here and count < len(out):
+                out[count] = n
+                count += 1
+            if base >= 0 and base == holder[mine]:
+                latest[mine] = max(latest[mine], here)
+            elif here > latest[mine]:
+                other[mine], latest[mine], holder[mine] = latest[mine], here, base
+            else:
+                other[mine] = max(other[mine], here)
     return count
 
 
@@ -134,26 +107,3 @@ def block_distances(lengths: np.ndarray, flow: Flow, horizon: int) -> np.ndarray
                         work[size] = m
                         size += 1
     return best
-
-
-@njit(cache=True)
-def broken_crossings(
-    first: np.ndarray,
-    second: np.ndarray,
-    need: np.ndarray,
-    place: np.ndarray,
-    times: np.ndarray,
-    lengths: np.ndarray,
-    block_of: np.ndarray,
-    between: np.ndarray,
-    out: np.ndarray,
-) -> int:
-    """Rows of pairs over block edges that are too close; returns how many (at most len(out))."""
-    count = 0
-    for e in range(len(first)):
-        a, b = block_of[first[e]], block_of[second[e]]
-        cycles = lengths[a] - times[place[first[e]]] + between[a, b] + times[place[second[e]]]
-        if cycles < need[e] and count < len(out):
-            out[count] = e
-            count += 1
-    return count

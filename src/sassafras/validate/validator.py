@@ -12,15 +12,15 @@ from sassafras.sass import ARCHS, Program
 from sassafras.sass.control import STALL_SHIFT, WAIT_SHIFT
 from sassafras.sass.latency import LatencyTable
 
-from . import copies, rules_jit
+from . import copies, memory, rules_jit
 from . import reuse as reuse_windows
-from .analysis import HORIZON, Analysis
+from .analysis import HORIZON, Analysis, Edges
 from .classes import GROUPS, NEVER_WAIT
-from .copies import CLEAN
 from .dependences import KIND_NAMES, MEMORY
 from .operands import spell
 from .pending_jit import AT_FENCE, MOST_RAISED, SETTER_TO_WAITER
 from .report import Report, Violation
+from .words import Words
 
 #: how many violations of one rule are reported
 _MOST = 16
@@ -107,10 +107,7 @@ class Validator:
         self.end = self.start + 16 * a.count
         self.elsewhere = self.rest(self.original)
         self.slots = [(at, offset // 16, offset % 16) for at, offset in function.offset_slots]
-        size = 1 << (4 * a.count).bit_length()
-        self._table = np.full(size, -1, dtype=np.int32)
-        self._after = np.full(a.count, -1, dtype=np.int32)
-        rules_jit.index_words(a.words, self._table, np.empty(a.count, dtype=np.int32), self._after)
+        self._words = Words(a.words)
         self._field = (a.original_high >> np.uint64(STALL_SHIFT)) & np.uint64(0x1F)
         self._reuse = (a.original_high >> np.uint64(58)) & np.uint64(0xF)
         ends = [b.end for b in a.blocks for _ in range(b.start, b.end)]
@@ -118,26 +115,14 @@ class Validator:
         self._zero_field = np.array([i.base in _UNSTALLED for i in a.code]) & (self._field == 0)
         # control fields that this instruction can have: what it has, and what its kind is known to take
         controls = [i.control for i in a.code]
-        late = [k.variable and not k.fence for k in a.kinds]
+        late = np.array([k.variable and not k.fence for k in a.kinds])
+        both = [(e.writes, e.reads) for e in a.effects]
         # nothing releases a store's write scoreboard: eleven random mutants with one hung on an H200
-        self._may_write = np.array(
-            [
-                c.write_barrier is not None or (v and bool(e.writes))
-                for c, v, e in zip(controls, late, a.effects, strict=True)
-            ]
-        )
-        self._may_read = np.array(
-            [
-                c.read_barrier is not None or (v and bool(e.reads))
-                for c, v, e in zip(controls, late, a.effects, strict=True)
-            ]
-        )
-        self._may_wait = np.array(
-            [
-                c.wait_mask != 0 or (i.base not in NEVER_WAIT and i.opcode not in NEVER_WAIT)
-                for i, c in zip(a.code, controls, strict=True)
-            ]
-        )
+        writes, reads = (late & [bool(side) for side in sides] for sides in zip(*both, strict=True))
+        self._may_write = writes | [c.write_barrier is not None for c in controls]
+        self._may_read = reads | [c.read_barrier is not None for c in controls]
+        never = [i.base in NEVER_WAIT or i.opcode in NEVER_WAIT for i in a.code]
+        self._may_wait = ~np.array(never) | [c.wait_mask != 0 for c in controls]
         self._scoreboard_named = np.array([i.base == "DEPBAR" or i.base in GROUPS for i in a.code])
 
     def check(self, candidate: bytes) -> Report:
@@ -172,8 +157,7 @@ class Validator:
             return [Violation("bytes", "cubin", f"{len(data)} bytes, the original has {len(self.original)}")]
         a = self.analysis
         code = np.frombuffer(candidate, dtype="<u8", count=2 * a.count, offset=self.start).reshape(-1, 2)
-        order = np.empty(a.count, dtype=np.int32)
-        failed = rules_jit.match(code, a.words, CLEAN, self._table, self._after, order)
+        order, failed = self._words.order(code)
         if failed >= 0:
             why = "this word is not in the original, or too often"
             found = [Violation("instructions", f"+{16 * failed:#x}", why)]
@@ -275,31 +259,46 @@ class Validator:
     def _timing(self, order: np.ndarray, place: np.ndarray, high: np.ndarray) -> list[Violation]:
         a = self.analysis
         stall = ((high >> np.uint64(STALL_SHIFT)) & np.uint64(0xF)).astype(np.uint8)
-        times = np.empty(a.count, dtype=np.int32)
-        lengths = np.empty(len(a.blocks), dtype=np.int32)
-        rules_jit.issue_times(stall, a.flow, times, lengths)
-        out = np.empty(_MOST, dtype=np.int32)
-        found: list[Violation] = []
-        inside = a.inside
-        count = rules_jit.broken_edges(inside.first, inside.second, inside.need, place, times, out)
-        for row in out[:count]:
-            found.append(self._broken(int(row), order, place, times))
+        times, lengths = a.issue_times(stall)
+        found = self._inside(order, place, times)
         if any(v.kind in ("order", "memory") for v in found):
             return found
-        between = rules_jit.block_distances(lengths, a.flow, HORIZON)
         across = a.across
-        count = rules_jit.broken_crossings(
-            across.first, across.second, across.need, place, times, lengths, a.block_of, between, out
-        )
-        for row in out[:count]:
-            pair = across.pairs[row]
-            cycles = lengths[a.block_of[pair.first]] - times[place[pair.first]] + times[place[pair.second]]
-            cycles += between[a.block_of[pair.first], a.block_of[pair.second]]
-            found.append(
-                self._too_close(pair, int(cycles), int(across.need[row]), across.known[row], order, place)
-            )
+        source, target = a.block_of[across.first], a.block_of[across.second]
+        between = rules_jit.block_distances(lengths, a.flow, HORIZON)[source, target]
+        cycles = lengths[source] - times[place[across.first]] + between + times[place[across.second]]
+        for row in np.flatnonzero(cycles < across.need)[:_MOST].tolist():
+            found.append(self._too_close(across, row, int(cycles[row]), order, place))
         found += self._pending(order, high, times, lengths)
         return found
+
+    def _inside(self, order: np.ndarray, place: np.ndarray, times: np.ndarray) -> list[Violation]:
+        """Pairs within blocks that are out of order or too close, then memory operations out of order."""
+        a, inside = self.analysis, self.analysis.inside
+        first, second = place[inside.first], place[inside.second]
+        cycles = times[second] - times[first]
+        found: list[Violation] = []
+        for row in np.flatnonzero((first >= second) | (cycles < inside.need))[:_MOST].tolist():
+            pair = inside.pairs[row]
+            if first[row] < second[row]:
+                found.append(self._too_close(inside, row, int(cycles[row]), order, place))
+            elif pair.kind == MEMORY:
+                found.append(self._behind(pair.first, pair.second, order, place))
+            else:
+                why = f" ({KIND_NAMES[pair.kind]} of {spell(pair.register)})"
+                found.append(self._behind(pair.first, pair.second, order, place, why))
+        rows = np.empty(_MOST, dtype=np.int32)
+        rows = rows[: rules_jit.overtaken(a.memory, place, rows)]
+        for before, behind in memory.pairs(a.memory, rows.tolist(), place):
+            if not ((inside.first == before) & (inside.second == behind)).any():  # else it is named above
+                found.append(self._behind(before, behind, order, place))
+        return found[:_MOST]
+
+    def _behind(
+        self, first: int, second: int, order: np.ndarray, place: np.ndarray, why: str = ""
+    ) -> Violation:
+        text = f"must stay behind {self.analysis.code[first].text}{why}"
+        return Violation("order" if why else "memory", self._where(place[second], order), text)
 
     def _pending(
         self, order: np.ndarray, high: np.ndarray, times: np.ndarray, lengths: np.ndarray
@@ -332,28 +331,14 @@ class Validator:
     def _where(self, position: int, order: np.ndarray) -> str:
         return f"+{16 * int(position):#x}: {self.analysis.code[int(order[position])].text}"
 
-    def _broken(self, row: int, order: np.ndarray, place: np.ndarray, times: np.ndarray) -> Violation:
-        inside = self.analysis.inside
-        pair = inside.pairs[row]
-        p, q = int(place[pair.first]), int(place[pair.second])
-        if p > q:
-            first = self.analysis.code[pair.first].text
-            if pair.kind == MEMORY:
-                return Violation("memory", self._where(q, order), f"must stay behind {first}")
-            why = f"{KIND_NAMES[pair.kind]} of {spell(pair.register)}"
-            return Violation("order", self._where(q, order), f"must stay behind {first} ({why})")
-        return self._too_close(
-            pair, int(times[q] - times[p]), int(inside.need[row]), inside.known[row], order, place
-        )
-
     def _too_close(
-        self, pair: object, cycles: int, need: int, known: bool, order: np.ndarray, place: np.ndarray
+        self, edges: Edges, row: int, cycles: int, order: np.ndarray, place: np.ndarray
     ) -> Violation:
-        kind, first, second = pair.kind, pair.first, pair.second  # type: ignore[attr-defined]
-        what = f"{cycles} cycles after {self.analysis.code[first].text}, needs {need}"
-        if kind != MEMORY:
-            what += f" ({KIND_NAMES[kind]} of {spell(pair.register)}: {pair.slot} to {pair.other})"  # type: ignore[attr-defined]
-        if not known:
+        pair = edges.pairs[row]
+        what = f"{cycles} cycles after {self.analysis.code[pair.first].text}, needs {edges.need[row]}"
+        if pair.kind != MEMORY:
+            what += f" ({KIND_NAMES[pair.kind]} of {spell(pair.register)}: {pair.slot} to {pair.other})"
+        if not edges.known[row]:
             what += ", the original's, as no smaller one is known to be safe"
-        name = "spacing" if kind == MEMORY else KIND_NAMES[kind]
-        return Violation(name, self._where(int(place[second]), order), what)
+        name = "spacing" if pair.kind == MEMORY else KIND_NAMES[pair.kind]
+        return Violation(name, self._where(int(place[pair.second]), order), what)

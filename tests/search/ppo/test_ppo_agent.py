@@ -115,18 +115,18 @@ def curve(
 
 
 def test_the_same_seed_gives_the_same_search_and_another_another() -> None:
-    first, _ = curve(60)
-    assert first == curve(60)[0] and len(first) == 60
-    assert first[:12] != curve(60, seed=1)[0][:12]
+    first, _ = curve(30)  # the first update is after 24 moves
+    assert first == curve(30)[0] and len(first) == 30
+    assert first[:12] != curve(12, seed=1)[0]
 
 
 def test_a_search_taken_up_again_has_the_same_curve() -> None:
     record = Memory()
-    part, _ = curve(30, record=record)
-    assert len(record.held) == 30
-    whole, replayed = curve(70, record=record)
-    assert replayed == 30 and whole[:30] == part
-    assert whole == curve(70)[0]
+    part, _ = curve(28, record=record)  # behind the first update
+    assert len(record.held) == 28
+    whole, replayed = curve(40, record=record)
+    assert replayed == 28 and whole[:28] == part
+    assert whole == curve(40)[0]
 
 
 def test_by_default_it_is_the_papers_agent_and_leaves_global_chance_alone() -> None:
@@ -159,7 +159,7 @@ def test_metrics_reach_tensorboard_or_say_what_is_missing(tmp_path: Path) -> Non
     from sassafras.core import ToolMissing
 
     try:
-        curve(50, tensorboard=str(tmp_path / "board"))
+        curve(30, tensorboard=str(tmp_path / "board"))
     except ToolMissing as error:
         assert "tensorboard" in str(error).lower()
         return

@@ -8,7 +8,7 @@ from typing import Any
 
 from sassafras.core import Buffer, Case, DeviceError, Kernel, Tolerance
 from sassafras.core.tensor_map import TensorMap
-from sassafras.core.workload import Reference
+from sassafras.core.workload import Fill, Reference
 from sassafras.cuda.driver import Gpu, KernelFunction
 from sassafras.cuda.params import ParameterBlock, values
 from sassafras.cuda.tensor_maps import encode
@@ -19,6 +19,9 @@ from .protocol import launch_key
 
 #: baseline launches on the first image before it counts as bitwise reproducible
 BASELINE_RUNS = 8
+#: what a candidate's RMS error and its largest error may be of a library's (`Workload.peer`): both round the
+#: same sums once, so honest ones differ by little
+RMS_FACTOR, LARGEST_FACTOR = 1.1, 1.5
 
 
 @dataclass(slots=True)
@@ -26,7 +29,7 @@ class Image:
     """One set of inputs: the arena before a launch, and as the baseline's launch left it.
 
     `after_block` is what a whole block of baseline launches leaves; the same tensor as `expected` where
-    launching again changes nothing.
+    launching again changes nothing. `limits`: largest RMS and element error of each output.
     """
 
     label: str
@@ -34,6 +37,8 @@ class Image:
     expected: Any = None
     after_block: Any = None
     reference: Mapping[str, Any] | None = None
+    exact: bool = False
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -60,10 +65,12 @@ class CaseOnGpu:
         gpu: the GPU.
         checker: compare and scrub kernels.
         case: shape, grid and arguments.
-        reference, tolerance: of the workload.
+        reference, tolerance, peer: of the workload.
         bitwise: False where candidates may differ from the baseline within the tolerance.
 
     Attributes:
+        errors: of the last outputs that were judged by the reference, relative to its RMS: (RMS, largest);
+            the worst output's.
         exact: outputs are compared bitwise; False when the baseline differs from itself.
         idempotent: launching again without restoring leaves the arena as it is.
     """
@@ -77,11 +84,13 @@ class CaseOnGpu:
         tolerance: Tolerance,
         *,
         bitwise: bool = True,
+        peer: Reference | None = None,
     ) -> None:
         import torch
 
         self.gpu, self.checker, self.case = gpu, checker, case
-        self.reference, self.tolerance = reference, tolerance
+        self.reference, self.tolerance, self.peer = reference, tolerance, peer
+        self.errors: tuple[float, float] | None = None
         self.layout = BufferLayout.of(case)
         if not self.layout.segments:
             raise DeviceError("the case has no buffers, so nothing can be compared", where=case.name)
@@ -175,16 +184,30 @@ class CaseOnGpu:
     # -- preparing ----------------------------------------------------------------------------------------
 
     def add_image(
-        self, kernel: Kernel, function: KernelFunction, *, seed: int, poison: int, special: bool = False
+        self,
+        kernel: Kernel,
+        function: KernelFunction,
+        *,
+        seed: int,
+        poison: int,
+        special: bool = False,
+        fills: Mapping[str, Fill] | None = None,
     ) -> Image:
         """Make inputs and run the baseline on them; the first image also decides `exact` and `idempotent`.
+
+        Args:
+            fills: of some inputs, instead of their own; the results are exact (`Workload.exact`).
 
         Raises:
             DeviceError: the baseline differs from the reference by more than the tolerance, modifies an
                 input, or writes outside its buffers.
         """
-        label = f"seed {seed}" + (", special values" if special else "")
-        image = Image(label, make_image(self.layout, seed=seed, poison=poison, special=special))
+        label = (
+            f"seed {seed}" + (", special values" if special else "") + (", exact products" if fills else "")
+        )
+        layout = self.layout.filled(fills) if fills else self.layout
+        pristine = make_image(layout, seed=seed, poison=poison, special=special)
+        image = Image(label, pristine, exact=fills is not None)
         self._run_baseline(image, kernel, function, first=not self.images)
         if self.reference is not None and not special:
             self._check_reference(image)
@@ -279,7 +302,8 @@ class CaseOnGpu:
                 else:
                     problem = None
             else:
-                problem = self._distance(copy, image.reference)
+                problem = self._distance(copy, image.reference, exact=image.exact)
+                problem = problem or self._excess(copy, image)
             if problem:
                 failures.append(Failure("output", f"{where}: {problem}"))
         self._snapshots.clear()
@@ -292,10 +316,30 @@ class CaseOnGpu:
     def _outputs(self, arena: Any) -> dict[str, Any]:
         return {s.name: view(arena, s) for s in self.layout.segments if s.buffer.role != "in"}
 
-    def _distance(self, arena: Any, wanted: Mapping[str, Any]) -> str | None:
+    def _errors(self, arena: Any, wanted: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+        outputs = self._outputs(arena)
+        return {name: relative_errors(outputs[name], target) for name, target in wanted.items()}
+
+    def _excess(self, arena: Any, image: Image) -> str | None:
+        """Why the errors are larger than a library's allow; notes `errors`."""
+        if image.exact or image.reference is None or (self.errors and not image.limits):
+            return None
+        errors = self._errors(arena, image.reference)
+        self.errors = max(errors.values(), default=None)
+        for name, (rms, largest) in errors.items():
+            most_rms, most = image.limits.get(name, (float("inf"), float("inf")))
+            if rms > most_rms:
+                return f"the RMS error of {name} is {rms:.3g}, above {RMS_FACTOR} times a library's"
+            if largest > most:
+                factor = LARGEST_FACTOR
+                return f"the largest error of {name} is {largest:.3g}, above {factor} times a library's"
+        return None
+
+    def _distance(self, arena: Any, wanted: Mapping[str, Any], *, exact: bool = False) -> str | None:
         """None when every output is within the tolerance; else which is not, and by how much."""
         import torch
 
+        tolerance = Tolerance(0.0, 0.0) if exact else self.tolerance
         for name, output in self._outputs(arena).items():
             if name not in wanted:
                 continue
@@ -308,7 +352,7 @@ class CaseOnGpu:
                 )
             got = output.to(torch.float64)
             want = target.to(device=got.device, dtype=torch.float64)
-            bad = ~self.tolerance.close(got, want)
+            bad = ~tolerance.close(got, want)
             if bool(bad.any()):
                 worst = (got - want).abs()[bad].nan_to_num(nan=float("inf")).max()
                 count = f"{int(bad.sum())} of {bad.numel()}"
@@ -335,12 +379,28 @@ class CaseOnGpu:
                 f"the reference returns {', '.join(sorted(unknown))}, which is no out or inout buffer",
                 where=f"case {self.case.name}",
             )
-        problem = self._distance(image.expected, image.reference)
+        problem = self._distance(image.expected, image.reference, exact=image.exact)
         if problem:
             raise DeviceError(
                 f"the unmodified kernel differs from the reference: {problem}",
                 where=f"case {self.case.name}, {image.label}",
                 hint=f"tolerance is rtol {self.tolerance.rtol:g}, atol {self.tolerance.atol:g}",
             )
+        if self.peer is not None and not image.exact:
+            trusted = self.live.clone()
+            for name, value in self.peer(tensors).items():
+                self._outputs(trusted)[name].copy_(value)
+            for name, (rms, largest) in self._errors(trusted, image.reference).items():
+                image.limits = {**image.limits, name: (RMS_FACTOR * rms, LARGEST_FACTOR * largest)}
         if self.exact:
             image.reference = None  # from here on the comparison is bitwise; free the memory
+
+
+def relative_errors(got: Any, wanted: Any) -> tuple[float, float]:
+    """(RMS, largest) difference of two tensors of one shape, relative to the RMS of what is wanted."""
+    import torch
+
+    want = wanted.to(device=got.device, dtype=torch.float64)
+    off = got.to(torch.float64).sub_(want).nan_to_num_(nan=0.0).abs_()
+    scale = float(want.nan_to_num(0.0, 0.0, 0.0).square().mean().sqrt()) or 1.0
+    return float(off.square().mean().sqrt()) / scale, float(off.max()) / scale

@@ -8,13 +8,13 @@ a guard band are all found by that one comparison.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from sassafras.core import Buffer, Case, Custom, DeviceError, Normal, Uniform
-from sassafras.core.workload import DTYPE_BYTES
+from sassafras.core.workload import DTYPE_BYTES, Fill
 
 #: bytes of guard band before, between and after the buffers
 GUARD = 64 * 1024
@@ -71,6 +71,13 @@ class BufferLayout:
                 segments.append(Segment(name, at, argument))
                 at = -(-(at + argument.nbytes) // ALIGN) * ALIGN + GUARD
         return cls(tuple(segments), at)
+
+    def filled(self, fills: Mapping[str, Fill]) -> BufferLayout:
+        """The same places with other fills, by buffer name."""
+        segments = (
+            replace(s, buffer=replace(s.buffer, fill=fills.get(s.name, s.buffer.fill))) for s in self.segments
+        )
+        return replace(self, segments=tuple(segments))
 
     def where(self, offset: int) -> tuple[Part, str]:
         """What lies at a byte offset: (role or ``guard``, words for a human)."""

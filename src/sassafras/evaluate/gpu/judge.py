@@ -61,6 +61,8 @@ class KernelJudge:
             self._add_image(self.headline, base_seed + index, POISONS[index % len(POISONS)])
         if self.headline.exact:
             self._add_image(self.headline, base_seed + 1000, POISONS[0], special=True)
+        for index, fills in enumerate(() if settings.bitwise else workload.exact):
+            self._add_image(self.headline, base_seed + 2000 + index, POISONS[0], fills=fills)
         self.scenes = [self.headline]
         self._add_cases(workload, case, base_seed, settings.cases)
         if not self.headline.exact and settings.bitwise:
@@ -85,11 +87,17 @@ class KernelJudge:
 
     def _scene(self, workload: Workload, case: Case) -> CaseOnGpu:
         return CaseOnGpu(
-            self.gpu, self.checker, case, workload.reference, workload.tolerance, bitwise=self._bitwise
+            self.gpu,
+            self.checker,
+            case,
+            workload.reference,
+            workload.tolerance,
+            bitwise=self._bitwise,
+            peer=workload.peer,
         )
 
-    def _add_image(self, scene: CaseOnGpu, seed: int, poison: int, *, special: bool = False) -> None:
-        scene.add_image(self.baseline, self.function, seed=seed, poison=poison, special=special)
+    def _add_image(self, scene: CaseOnGpu, seed: int, poison: int, **how: Any) -> None:
+        scene.add_image(self.baseline, self.function, seed=seed, poison=poison, **how)
 
     def _add_cases(self, workload: Workload, case: Case, seed: int, known: Sequence[str] | None) -> None:
         """Make scenes of the other cases that select the same variant."""
@@ -155,6 +163,7 @@ class KernelJudge:
         """
         function: KernelFunction | None = None
         graph: Any = None
+        self.headline.errors = None
         try:
             function = self.gpu.load_kernel(kernel)
             plans = [scene.plan(kernel, function) for scene in self.scenes]
@@ -167,11 +176,14 @@ class KernelJudge:
             samples += timed + 1
             if failures := self._collect():
                 return self._wrong(failures, samples)
-            return self._unless_remembered(
-                plans[0],
-                function,
-                {"samples": samples, "stopped": stopped, "baseline_us": base, "candidate_us": mine},
-            )
+            measured = {
+                "errors": self.headline.errors,
+                "samples": samples,
+                "stopped": stopped,
+                "baseline_us": base,
+                "candidate_us": mine,
+            }
+            return self._unless_remembered(plans[0], function, measured)
         except DeviceError as error:
             return self._refused(error)
         finally:

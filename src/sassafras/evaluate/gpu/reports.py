@@ -59,7 +59,7 @@ def quick_evaluation(
 ) -> Evaluation:
     """An `Evaluation` from the worker's answer to ``run``. `digest`: the candidate's, where it is known."""
     verdict = Verdict(answer["verdict"])
-    facts = {key: answer[key] for key in ("stopped", "kinds", *SEEN) if key in answer}
+    facts = {key: answer[key] for key in ("stopped", "kinds", "errors", *SEEN) if answer.get(key) is not None}
     common: dict[str, Any] = {
         "digest": digest or candidate.digest,
         "verdict": verdict,

@@ -57,12 +57,12 @@ class SanitizerFinding:
         return self.errors == 0
 
 
-def program() -> str | None:
-    """Where compute-sanitizer is, or None."""
+def program(name: str = "compute-sanitizer") -> str | None:
+    """Where a tool of the CUDA toolkit is, or None."""
     for root in (os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
-        if root and (found := Path(root, "bin", "compute-sanitizer")).is_file():
+        if root and (found := Path(root, "bin", name)).is_file():
             return str(found)
-    return shutil.which("compute-sanitizer")
+    return shutil.which(name)
 
 
 def sanitize(
@@ -98,6 +98,7 @@ def sanitize(
                 "sassafras.evaluate.gpu.sanitizer_target",
                 str(workload.source),
                 case.name,
+                "2",
                 str(facts),
                 str(cubin),
             ]

@@ -1,6 +1,6 @@
-"""A few launches of one kernel on fresh inputs, and nothing else: what compute-sanitizer is pointed at.
+"""A few launches of each kernel on fresh inputs, and nothing else: what compute-sanitizer and ncu are given.
 
-``python -m sassafras.evaluate.gpu.sanitizer_target SOURCE CASE FACTS.json KERNEL.cubin``
+``python -m sassafras.evaluate.gpu.sanitizer_target SOURCE CASE LAUNCHES FACTS.json KERNEL.cubin ...``
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-LAUNCHES = 2
 
-
-def main(source: str, case_name: str, facts: str, cubin: str) -> int:
-    """Launch on inputs made as the evaluator makes them.
+def main(source: str, case_name: str, launches: str, *files: str) -> int:
+    """Launch on inputs made as the evaluator makes them; `files`: facts and cubin of each kernel, in turn.
 
     Returns: 0 when the driver saw nothing wrong; 3, and a line that begins with `LAUNCH_FAILED`, when a
         launch failed. Other failures raise.
@@ -32,25 +30,26 @@ def main(source: str, case_name: str, facts: str, cubin: str) -> int:
 
     workload = load(source)
     case = workload.case(case_name)
-    kernel = kernel_from_facts(json.loads(Path(facts).read_text()), Path(cubin).read_bytes())
     torch.zeros(1, device="cuda")
     gpu = Gpu()
     scene = CaseOnGpu(gpu, Checker(gpu), case, None, Tolerance())
-    function = gpu.load_kernel(kernel)
-    plan = scene.plan(kernel, function)
-    for seed in range(LAUNCHES):
-        image = Image(f"seed {seed}", make_image(scene.layout, seed=seed))
-        torch.cuda.synchronize()
-        scene.restore(image)
-        try:
-            scene.launch(plan, function)
-            gpu.sync()
-        except CudaError as error:
-            print(f"{LAUNCH_FAILED}{error}", flush=True)
-            return 3
-    print(f"{LAUNCHES} launches of {kernel.name} on {case.name}")
+    for facts, cubin in zip(files[::2], files[1::2], strict=True):
+        kernel = kernel_from_facts(json.loads(Path(facts).read_text()), Path(cubin).read_bytes())
+        function = gpu.load_kernel(kernel)
+        plan = scene.plan(kernel, function)
+        for seed in range(int(launches)):
+            image = Image(f"seed {seed}", make_image(scene.layout, seed=seed))
+            torch.cuda.synchronize()
+            scene.restore(image)
+            try:
+                scene.launch(plan, function)
+                gpu.sync()
+            except CudaError as error:
+                print(f"{LAUNCH_FAILED}{error}", flush=True)
+                return 3
+        print(f"{launches} launches of {kernel.name} on {case.name}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:5]))
+    sys.exit(main(*sys.argv[1:]))

@@ -104,7 +104,9 @@ def _no_gpu_reason() -> None:
     try:
         import torch
     except ImportError as error:
-        raise DeviceError("torch is not installed", hint="pip install 'sassafras[gpu]'") from error
+        raise DeviceError(
+            "torch is not installed", hint="in the checkout: pip install -e '.[gpu]'"
+        ) from error
     if not torch.cuda.is_available():
         raise DeviceError(
             "torch cannot use the GPU",

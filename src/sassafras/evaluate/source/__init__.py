@@ -17,6 +17,7 @@ own worker with our own arguments: streams, graphs, timers and libraries are out
 | module | what it is |
 |---|---|
 | `text` | `Source`: the text and how it is launched |
+| `declared` | launch facts that a source declares of itself, bounded |
 | `building` | `build`: from text to kernel, or to the verdict why there is none |
 | `child` | what runs inside the confined builder process |
 | `evaluator` | `SourceEvaluator`: build, then the path of every other candidate |

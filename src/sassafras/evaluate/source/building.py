@@ -23,6 +23,7 @@ from sassafras.core import (
     ToolMissing,
     Verdict,
 )
+from sassafras.core.tensor_map import TensorMap
 
 from ..sandbox import COMPILER_READABLE, LIMIT_VERDICTS, Confinement, NotSafe, ProcessEnd, import_path, run
 from ..scan import ScanFinding, scan_cubin, scan_cuda, scan_python
@@ -288,7 +289,11 @@ def case_to_json(case: Case, source: Source) -> dict[str, Any]:
 
 
 def _given(case: Case, source: Source) -> Case:
-    return replace(case, args={**case.args, **source.scalars}) if source.scalars else case
+    args: dict[str, Any] = {**case.args, **source.scalars}
+    if source.parameters is not None:
+        args |= {name: TensorMap.from_json(described) for name, described in source.tensor_maps.items()}
+        args = {name: args[name] for name in source.parameters}
+    return replace(case, args=args)
 
 
 def _compiling(limits: Confinement, readable: list[str]) -> Confinement:

@@ -22,7 +22,10 @@ class Source:
         threads: threads a block (CUDA only; Triton's follow from num_warps).
         shared_bytes: dynamic shared memory a block (CUDA only).
         cluster: cluster shape (CUDA only; ``__cluster_dims__`` in the source wins).
-        grid: blocks to launch, None for the case's own. Arguments are always the case's, in its order.
+        grid: blocks to launch, None for the case's own. Arguments are always the case's.
+        parameters: names of the kernel's parameters in order (CUDA only): arguments of the case and
+            `tensor_maps`; None for all of the case's arguments, in its order.
+        tensor_maps: what each tensor map describes (`core.tensor_map.TensorMap.to_json`), by parameter.
         scalars: values of further integer parameters, or other values for the case's integers, by name.
         flags: further compiler flags; only ``-D``, ``-O``, ``--use_fast_math``, ``--maxrregcount``, ``-std``
             and ``--fmad`` are taken.
@@ -38,6 +41,8 @@ class Source:
     shared_bytes: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
     grid: tuple[int, int, int] | None = None
+    parameters: tuple[str, ...] | None = None
+    tensor_maps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     scalars: Mapping[str, int] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -55,10 +60,12 @@ class Source:
 
     @property
     def launch(self) -> dict[str, Any]:
-        """What a worker needs to launch it otherwise than its case says: grid and scalars, if given."""
+        """What a worker needs to launch it otherwise than its case says, as far as that is given."""
         facts: dict[str, Any] = {}
         if self.grid is not None:
             facts["grid"] = list(self.grid)
         if self.scalars:
             facts["scalars"] = dict(self.scalars)
+        if self.tensor_maps:
+            facts["tensor_maps"] = {name: dict(described) for name, described in self.tensor_maps.items()}
         return facts

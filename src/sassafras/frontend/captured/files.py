@@ -17,7 +17,7 @@ from . import FORMAT
 
 NAME = "captured.json"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-#: no honest index is of this size
+#: larger than any valid index
 _MOST_BYTES = 256 << 20
 
 

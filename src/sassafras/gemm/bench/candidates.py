@@ -18,9 +18,7 @@ from ..configs.backward import configurations, part
 from ..configs.base import PLAIN
 from ..configs.registry import Config
 from ..problem.shape import Shape
-from ..select.cost_model import estimate_us
 from ..select.dataset import Dataset, DatasetEntry, shipped
-from ..select.selector import parsed
 from ..select.table import TableRow, TunedTable, shipped_path
 
 #: whose shipped dataset and table propose candidates
@@ -43,17 +41,17 @@ def candidates_for(
     The estimate ranks within a family; between families it is not to be trusted, so they take turns.
 
     Args:
-        without: families (`registry.kind`) that are left out.
+        without: kernels (`Configuration.FAMILY`) that are left out.
         exclude: see `Options`.
     """
     allowed = _allowed(exclude)
 
     def tried(configs: Iterable[Config]) -> Iterator[Config]:
-        return (c for c in configs if registry.kind(c) not in without and allowed(c))
+        return (c for c in configs if c.FAMILY not in without and allowed(c))
 
     by_family: dict[str, list[Config]] = {}
     for config in tried(ranked(shape, layout)):
-        by_family.setdefault(registry.kind(config), []).append(config)
+        by_family.setdefault(config.FAMILY, []).append(config)
     turns = itertools.chain.from_iterable(itertools.zip_longest(*by_family.values()))
     winners = list(dict.fromkeys(tried(neighbours_winners(shape, layout))))
     return list(dict.fromkeys([*winners, *filter(None, turns)]))[: max(count, len(winners))]
@@ -63,7 +61,7 @@ def candidates_for(
 def ranked(shape: Shape, layout: str) -> tuple[Config, ...]:
     """All legal configurations of a layout, best estimate first."""
     legal = registry.legal(shape, layouts=(layout,))
-    return tuple(sorted(legal, key=lambda c: (estimate_us(c, shape), c.name)))
+    return tuple(sorted(legal, key=lambda c: (c.estimate_us(shape), c.rank)))
 
 
 @cache
@@ -81,19 +79,19 @@ def neighbours_winners(shape: Shape, layout: str, count: int = 4) -> list[Config
     def distance(row: TableRow) -> float:
         return float(np.linalg.norm(np.log2([row.shape.m, row.shape.n, row.shape.k]) - here))
 
-    found = [parsed(row.ours[0][0]) for row in sorted(_rows(layout), key=distance)[:count]]
-    plain = (replace(c, mode=PLAIN) for c in found if c is not None)
+    found = [row.ours[0][0] for row in sorted(_rows(layout), key=distance)[:count]]
+    plain = (replace(c, mode=PLAIN) for c in found)
     return list(dict.fromkeys(c for c in plain if c.why_illegal(shape) is None))
 
 
 def recorded(shape: Shape, layout: str, count: int, exclude: str = "") -> list[Config]:
     """The `count` fastest of the shipped dataset, as far as they are legal; none for other shapes.
 
-    They are proposals: a name means the same parameters whatever the kernels' text was when it was timed.
+    They are proposals: the kernels' text may have been another when they were timed.
     """
     entry, allowed = _entry(shape, layout), _allowed(exclude)
-    known = (parsed(name) for name, _ in entry.ranked(layout)) if entry else ()  # None: a kernel that is gone
-    legal = (c for c in known if c and c.why_illegal(shape) is None and allowed(c))
+    known = (config for config, _ in entry.ranked(layout)) if entry else ()
+    legal = (c for c in known if c.why_illegal(shape) is None and allowed(c))
     return list(itertools.islice(legal, count))
 
 
@@ -113,8 +111,8 @@ def changed(shape: Shape, layout: str, only: str, count: int, exclude: str = "")
         and c.why_illegal(shape) is None  # the cheaper first
         and allowed(c)
     ]
-    ranked = sorted((us, c.name, c) for c in legal if (us := estimate_us(c, shape)) < limit)
-    hopeful = [config for _, _, config in ranked]
+    timed = [(us, c) for c in legal if (us := c.estimate_us(shape)) < limit]
+    hopeful = [config for _, config in sorted(timed, key=lambda pair: (pair[0], pair[1].rank))]
     first: dict[str, Config] = {}
     for config in hopeful:
         first.setdefault(config.instance.name, config)

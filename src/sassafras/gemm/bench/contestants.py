@@ -56,7 +56,7 @@ class Contestants:
         self.lt = CublasLt(stream, at, max(WORKSPACES))
         self._cache = cache
         self._functions: dict[Instance, KernelFunction] = {}
-        self._scratches: dict[str, list[Any]] = {}
+        self._scratches: list[Any] = []
         self.l2_bytes = int(self.gpu.l2_bytes)
         self._words = torch.ones(2 * self.l2_bytes // 4 + 1, dtype=torch.int32, device="cuda")
         self._pool = torch.cuda.MemPool()
@@ -87,7 +87,7 @@ class Contestants:
         """Bind one of our configurations to buffers. Raises SassafrasError when it cannot run."""
         launch = config.launch(operands.shape)
         a, b, c = operands.addresses(config.layout)
-        first, second = (b, a) if config.swapped else (a, b)
+        first, second = (b, a) if config.swap_ab else (a, b)
         addresses = {"a": first, "b": second, "c": c, **self._scratch(launch)}
         enqueue = self._bound(config.instance, launch, addresses)
         if launch.then is None:
@@ -125,18 +125,14 @@ class Contestants:
         return enqueue
 
     def _scratch(self, launch: Launch) -> dict[str, int]:
-        """Addresses of workspace and counters, shared by all launches (they run one after the other)."""
+        """Address of the workspace, shared by all launches (they run one after the other)."""
         import torch
 
-        for name, count, dtype in (
-            ("workspace", launch.workspace_bytes, torch.uint8),
-            ("counters", launch.counters, torch.int32),
-        ):
-            held = self._scratches.setdefault(name, [])
-            if count and (not held or held[-1].numel() < count):
-                # the smaller ones stay alive: captured graphs may hold their addresses
-                held.append(torch.zeros(count, dtype=dtype, device="cuda"))
-        return {name: int(held[-1].data_ptr()) if held else 0 for name, held in self._scratches.items()}
+        held, count = self._scratches, launch.workspace_bytes
+        if count and (not held or held[-1].numel() < count):
+            # the smaller ones stay alive: captured graphs may hold their addresses
+            held.append(torch.zeros(count, dtype=torch.uint8, device="cuda"))
+        return {"workspace": int(held[-1].data_ptr()) if held else 0}
 
     def gemm_ex(self, layout: str, operands: Any, *, strict: bool = False) -> Enqueue:
         """cublasGemmEx on buffers."""
@@ -181,14 +177,12 @@ class Contestants:
             header = {"gpu": engine.gpu(0).name, "cublaslt": self.lt.version}
             engine.gpu(0).chooser = Selector(TunedTable(header, rows), lt_version=self.lt.version)
 
-    def served(self) -> dict[str, str]:
+    def served(self) -> dict[str, Any]:
         """layout -> which member served the latest problems of the portfolio, and with what."""
-        from ..matmul.api import status
+        from ..matmul import api  # loads torch
 
-        found = status()["problems"]
-        return {
-            p["layout"]: p["member"] + (f" {p['config']}" if p["member"] == "ours" else "") for p in found
-        }
+        engine = api._engine
+        return {p.layout: choice.to_json() for p, choice in engine.served.items()} if engine else {}
 
     def now(self) -> float:
         """Seconds."""

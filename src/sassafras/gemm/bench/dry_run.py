@@ -19,8 +19,7 @@ from sassafras.cuda.timing import Stopwatch
 
 from ..configs.registry import Config
 from ..problem.shape import LAYOUTS, Shape
-from ..select.cost_model import estimate_us
-from ..select.selector import Selector, parsed
+from ..select.selector import Selector
 from ..select.table import TableRow, TunedTable
 from .operands import RMS_LIMIT, Check
 from .timing import Enqueue, TimedBlock
@@ -125,7 +124,7 @@ class DryContestants:
             check=lambda problem, algorithm: None,
         )
         self._rows: dict[tuple[Shape, str], TableRow] = {}
-        self._served: dict[str, str] = {}
+        self._served: dict[str, Any] = {}
 
     def _problem(self, shape: Shape, layout: str) -> Any:
         return SimpleNamespace(shape=shape, layout=layout, close=lambda: None)
@@ -153,7 +152,7 @@ class DryContestants:
         """The static estimate, and a figure of the configuration's own."""
         config.launch(operands.shape)
         own = 1 + 0.1 * math.sin(sum(map(ord, config.name)))
-        us = estimate_us(config, operands.shape) * own
+        us = config.estimate_us(operands.shape) * own
         return lambda: self.gpu.launch(us)
 
     def lt_call(self, problem: Any, algorithm: LtAlgorithm, operands: Any) -> Enqueue:
@@ -173,10 +172,9 @@ class DryContestants:
         choice = Selector(TunedTable({"cublaslt": 0}, self._rows.values()), lt_version=0).choose(
             operands.shape, layout, lambda config: config.why_illegal(operands.shape) is None
         )
-        self._served[layout] = choice.member + (f" {choice.config}" if choice.config else "")
-        config = parsed(choice.config) if choice.config else None
-        if config is not None:
-            return self.ours(config, operands)
+        self._served[layout] = choice.to_json()
+        if choice.config is not None:
+            return self.ours(choice.config, operands)
         if choice.member == "lt" and choice.row and choice.row.lt:
             return self.lt_call(None, LtAlgorithm.from_json(choice.row.lt), operands)
         return self.torch_matmul(layout, operands)
@@ -185,8 +183,8 @@ class DryContestants:
         """Remember them."""
         self._rows = {(row.shape, row.layout): row for row in rows}
 
-    def served(self) -> dict[str, str]:
-        """layout -> which member."""
+    def served(self) -> dict[str, Any]:
+        """layout -> which member, with which configuration."""
         return dict(self._served)
 
     def now(self) -> float:

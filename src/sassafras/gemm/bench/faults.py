@@ -8,20 +8,22 @@ instance (every configuration of one cubin) is not tried again in this run.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..configs.fields import from_fields, to_fields
 from ..configs.registry import Config
 from .timing import Enqueue
 
 
 @dataclass(frozen=True, slots=True)
 class FaultyConfig:
-    """A configuration that lost the context, at which shape, and what was said."""
+    """A configuration that lost the context (its fields), at which shape, and what was said."""
 
-    faulty: str
+    faulty: dict[str, Any]
     at: str
     why: str
 
@@ -31,25 +33,25 @@ class FaultTracker:
 
     Args:
         faulty: found so far, at any shape.
-        trying: holds the name of the candidate that is launched alone; None: none is.
+        trying: holds the fields of the candidate that is launched alone; None: none is.
     """
 
     def __init__(self, faulty: Sequence[FaultyConfig] = (), trying: Path | None = None) -> None:
-        self._faulty, self._trying = faulty, trying
-        self._instances = {f.faulty.split("/")[0] for f in faulty}
+        self._faulty, self._trying = [(from_fields(f.faulty), f) for f in faulty], trying
+        self._instances = {config.instance for config, _ in self._faulty}
 
     def allows(self, config: Config) -> bool:
         """Whether it may be launched."""
-        return config.instance.name not in self._instances
+        return config.instance not in self._instances
 
     def wrong(self, shape: str) -> list[str]:
         """Lines about those that failed at this shape."""
-        return [f"{f.faulty}: {f.why}" for f in self._faulty if f.at == shape]
+        return [f"{config.name}: {f.why}" for config, f in self._faulty if f.at == shape]
 
     def alone(self, stage: Any, config: Config, enqueue: Enqueue) -> None:
         """Launch it with nothing else under way, if that is asked for. Raises CudaError."""
         if self._trying is not None:
-            self._trying.write_text(config.name)
+            self._trying.write_text(json.dumps(to_fields(config)))
             enqueue()
             stage.gpu.sync()
 

@@ -82,8 +82,13 @@ def choose_shapes(
     return stratified(shapes, count, seed) if count is not None else shapes
 
 
-def file_name(grid: str, mode: str) -> str:
-    """Of results: ``hgemm-offline``, ``hgemm-server``; of untuned shapes ``hgemm-judge-1[-server]``."""
+def file_name(grid: str, mode: str, rate: float = 1000.0) -> str:
+    """Of results: ``hgemm-offline``, ``hgemm-server``; of untuned shapes ``hgemm-judge-1[-server]``.
+
+    Args:
+        rate: calls a second of server mode; another than 1,000 is part of the name.
+    """
+    paced = f"-{rate:g}" if mode == "server" and rate != 1000 else ""
     if not judges(grid):
-        return f"hgemm-{mode}"
-    return f"hgemm-{name_of(grid)}" + ("" if mode == "offline" else f"-{mode}")
+        return f"hgemm-{mode}{paced}"
+    return f"hgemm-{name_of(grid)}" + ("" if mode == "offline" else f"-{mode}") + paced

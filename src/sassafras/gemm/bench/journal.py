@@ -9,6 +9,9 @@ from typing import Any
 
 from sassafras.core import SassafrasError
 
+#: of records: configurations are fields (2), they were names
+FORMAT = 2
+
 
 class Journal:
     """A file whose first line says under which conditions the others were written.
@@ -82,6 +85,12 @@ def journals(folder: Path, stem: str) -> list[Path]:
     return sorted(folder.glob(f"{stem}.gpu*.jsonl"))
 
 
-def records(folder: Path, stem: str, key: str = "shape") -> dict[str, dict[str, Any]]:
-    """shape -> its record, from all journals of a stem; with another key, the notes that carry it."""
-    return {r[key]: r for path in journals(folder, stem) for r in read(path)[1:] if key in r}
+def records(folder: Path, stem: str) -> dict[str, dict[str, Any]]:
+    """shape -> its record, from all journals of a stem."""
+    return {r["shape"]: r for path in journals(folder, stem) for r in read(path)[1:] if "shape" in r}
+
+
+def faulty(folder: Path, stem: str) -> dict[str, dict[str, Any]]:
+    """Notes of configurations at fault (`faults.FaultyConfig`), by their fields as text."""
+    notes = (r for path in journals(folder, stem) for r in read(path)[1:] if "faulty" in r)
+    return {json.dumps(note["faulty"]): note for note in notes}

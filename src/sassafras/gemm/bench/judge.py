@@ -1,4 +1,4 @@
-"""One configuration at a time beside cuBLASLt's best, for searches; and frozen winners on fresh inputs.
+"""One configuration at a time beside cuBLASLt's best.
 
 The strong baseline is chosen once a shape, from cuBLASLt's candidates of both layouts, and stays for the
 whole search.
@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.cuda.driver import CudaError
 
-from ..configs.registry import parse
+from ..configs.fields import from_fields
 from ..problem.shape import LAYOUTS, Shape
-from .operands import required
 from .options import Options
 from .timing import Enqueue, contest, paired, rough_us
 from .tune import lt_finalists
@@ -37,7 +35,7 @@ class Judge:
         self._shape: Shape | None = None
         self._problems: dict[str, Any] = {}
 
-    def look(self, text: str, name: str) -> dict[str, Any]:
+    def look(self, text: str, given: dict[str, Any]) -> dict[str, Any]:
         """What a configuration is worth: ``verdict``, ``detail``, ``us``, ``baseline_us``, ``ratios``,
         ``rms_ratio``, ``baseline``.
 
@@ -47,8 +45,8 @@ class Judge:
         """
         self._open(Shape.parse(text))
         stage, operands = self.stage, self._operands
-        config = parse(name)
-        record: dict[str, Any] = {"shape": text, "config": name, "baseline": self._baseline.to_json()}
+        config = from_fields(given)
+        record: dict[str, Any] = {"shape": text, "config": given, "baseline": self._baseline.to_json()}
         if why := config.why_illegal(operands.shape):
             return {**record, "verdict": "unsupported", "detail": why}
         try:
@@ -100,34 +98,3 @@ class Judge:
         best = int(np.argmin(medians))
         self._us, self._baseline, self._enqueue = float(medians[best]), algorithms[best], calls[best]
         self._shape = shape
-
-    def confirm(self, text: str, name: str, lt: dict[str, Any], process: int) -> dict[str, Any]:
-        """``times``: microseconds of every round for the frozen configuration, ``lt`` (the frozen
-        algorithm), ``null`` (the same again) and ``torch_nn``, ``torch_tn``, interleaved on fresh inputs.
-
-        Raises:
-            CudaError: the context is lost.
-            DeviceError: a result is wrong, before or after timing.
-        """
-        stage = self.stage
-        shape = Shape.parse(text)
-        operands = stage.operands(shape, self.options.seed + 1000 + process)
-        operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
-        algorithm = LtAlgorithm.from_json(lt)
-        problem = stage.lt.problem(shape, algorithm.layout)
-        stage.lt.check(problem, algorithm)
-        calls: dict[str, Enqueue] = {name: stage.ours(parse(name), operands)}
-        calls["lt"] = stage.lt_call(problem, algorithm, operands)
-        calls["null"] = stage.lt_call(problem, algorithm, operands)
-        calls |= {f"torch_{layout}": stage.torch_matmul(layout, operands) for layout in LAYOUTS}
-        for one, call in calls.items():
-            required(operands, one, call, one == name)
-        rough = [rough_us(stage, call) for call in calls.values()]
-        block_us, seconds, order = self.options.block_us, self.options.seconds, list(calls)
-
-        def after(index: int, replay: Enqueue) -> None:
-            required(operands, order[index], replay, order[index] == name)
-
-        table = contest(stage, list(calls.values()), rough, block_us, seconds, least=7, after=after)
-        problem.close()
-        return {"shape": text, "times": {one: table[:, i].tolist() for i, one in enumerate(order)}}

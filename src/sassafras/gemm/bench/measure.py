@@ -16,7 +16,7 @@ import numpy as np
 from sassafras.core.statistics import bootstrap_median
 from sassafras.cuda.cublas import LtAlgorithm
 
-from ..configs.registry import parse
+from ..configs.fields import from_fields
 from ..problem.shape import LAYOUTS, Shape
 from ..select.table import TableRow
 from .operands import required, rotated
@@ -63,8 +63,8 @@ def measure(
     stage.tell_portfolio(tuned_rows(selection) if options.tuned else [])
     every = _Measurement(stage, selection, options, operands)
     ratios = {name: required(operands, name, call, name in OURS) for name, call in every.calls.items()}
-    name = selection.get("ours")
-    row |= {"layout": parse(name).layout if name else None, "config": name}
+    ours = selection.get("ours")
+    row |= {"layout": ours["layout"] if ours else None, "config": ours}
     row |= every.server(process) if mode == "server" else every.offline()
     row |= {"served": stage.served(), "cublas_rms": operands.cublas_rms}
     if "ours" in ratios:
@@ -98,10 +98,10 @@ class _Measurement:
             return partial(stage.lt_call, problem, algorithm)
 
         if selection.get("ours"):
-            found["ours"] = partial(stage.ours, parse(selection["ours"]))
-        for layout, (name, _) in selection["best"].items():
-            if name != selection["ours"]:  # the other layout's best
-                found[f"ours_{layout}"] = partial(stage.ours, parse(name))
+            found["ours"] = partial(stage.ours, from_fields(selection["ours"]))
+        for layout, (config, _) in selection["best"].items():
+            if config != selection["ours"]:  # the other layout's best
+                found[f"ours_{layout}"] = partial(stage.ours, from_fields(config))
         for family, entries in (("lt_autotune", selection["lt"]), ("lt_heuristic", selection["heuristic"])):
             for layout, entry in entries.items():
                 found[f"{family}_{layout}"] = lt(entry, layout)
@@ -190,7 +190,7 @@ def tuned_rows(selection: dict[str, Any]) -> list[TableRow]:
     for layout, torch_us in selection["torch"].items():
         lt = selection["lt"].get(layout)
         best = selection["best"].get(layout)
-        ours = ((str(best[0]), float(best[1])),) if best else ()
+        ours = ((from_fields(best[0]), float(best[1])),) if best else ()
         rows.append(TableRow(shape, layout, ours, torch_us, lt["us"] if lt else None, lt))
     return rows
 
@@ -228,7 +228,7 @@ def judged(
             row[f"{prefix}{of}ratios"] = [round(float(value), 5) for value in ratios]
     row[prefix + "ours"] = medians.get("ours")
     if selection.get("ours") and not prefix:
-        row[f"ours_{parse(selection['ours']).layout}"] = row["ours"]
+        row[f"ours_{selection['ours']['layout']}"] = row["ours"]
     return row
 
 

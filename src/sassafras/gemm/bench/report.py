@@ -8,6 +8,7 @@ from typing import Any
 
 from sassafras.core.statistics import geometric_mean, hierarchical_bootstrap, hierarchical_median
 
+from ..configs.fields import from_fields
 from ..problem.shape import BANDS
 
 #: a win: the lower bound of the speed-up's 95 % interval lies above this
@@ -53,6 +54,7 @@ def figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "with_ours": len(with_ours),
         "pending": pending,
         "failed": len(rows) - len(measured) - pending,
+        "wrong_in_selection": sum(row.get("wrong_in_selection", 0) for row in rows),
     }
     if any(row.get("modelled") for row in measured):
         found["modelled"] = True
@@ -140,5 +142,7 @@ def brief(record: dict[str, Any]) -> str:
         names = ("ours", "portfolio", "lt_autotune", "lt_heuristic", "cublas", "torch")
         times = " ".join(f"{name} {record[name]:.2f}" for name in names if record.get(name))
         return f"{times} us, speed-up {record.get('speedup', float('nan')):.3f}, null {record['null']:.3f}"
-    ours = f"{record['ours']} {record['ours_us']:.2f}" if record.get("ours") else record.get("why_not")
+    ours = record.get("why_not")
+    if record.get("ours"):
+        ours = f"{from_fields(record['ours']).name} {record['ours_us']:.2f}"
     return f"AutoTuning {record['baseline_us']:.2f} us, ours {ours}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +15,11 @@ from sassafras.core import DeviceError
 from sassafras.cuda.environment import available
 
 from ..build.cubins import build
+from ..configs.fields import from_fields
 from ..configs.registry import INSTANCES, Instance
 from ..problem.shape import Shape
 from .faults import FaultyConfig
-from .journal import Journal, records
+from .journal import Journal, faulty, records
 from .report import brief
 from .worker_client import WorkerClient
 
@@ -116,7 +118,7 @@ class Local:
         """See `Executor.work`; one job after the other, its shapes dealt out to the GPUs."""
         for stem, plan in work.jobs:
             one = replace(work, jobs=[(stem, plan)])
-            left, faults = one.left(), records(work.folder, stem, "faulty")
+            left, faults = one.left(), faulty(work.folder, stem)
             with ThreadPoolExecutor(self.gpus) as threads:
                 gpus = range(min(self.gpus, len(left)))
                 runs = [_GpuRun(one, faults, index, self.gpus) for index in gpus]
@@ -165,11 +167,12 @@ class _GpuRun:
                 break
             why = record["error"]
             run.say(f"a worker was lost in {text}: {why}")
-            if name := trying.read_text() if "trying" in question else "":
+            if tried := trying.read_text() if "trying" in question else "":
                 client.deaths -= 1
-                self._faults[name] = asdict(FaultyConfig(name, text, why))
-                self._add(self._faults[name])
-                run.say(f"{name} lost the context: its instance is not tried again")
+                config = json.loads(tried)
+                self._faults[tried] = asdict(FaultyConfig(config, text, why))
+                self._add(self._faults[tried])
+                run.say(f"{from_fields(config).name} lost the context: its instance is not tried again")
             elif client.deaths > _DEATHS:
                 raise DeviceError(f"the {run.mode} worker cannot finish: {why}", where=self._path.name)
             elif run.mode != "select" or "trying" in question:

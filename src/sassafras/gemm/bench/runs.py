@@ -18,6 +18,7 @@ from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.cuda.environment import environment
 
 from ..configs.backward import instances, part
+from ..configs.fields import from_fields
 from ..problem.shape import Shape
 from ..select.dataset import Dataset, DatasetEntry, merge, shipped, stem
 from ..select.table import TunedTable
@@ -179,7 +180,7 @@ def collected(folder: Path, of: str = "") -> Dataset:
         if "error" not in record:
             lt_us = {layout: entry["us"] for layout, entry in record["lt"].items()}
             lt = {layout: LtAlgorithm.from_json(e).to_json() for layout, e in record["lt"].items()}
-            ours = {name: (us, rung) for name, (us, rung) in record["rungs"].items()}
+            ours = {from_fields(config): (us, rung) for config, us, rung in record["rungs"]}
             baselines = {"torch": record["torch"], "lt_autotune": lt_us}
             entries.append(DatasetEntry(Shape.parse(text), ours, baselines, lt))
     return Dataset({key: conditions[key] for key in kept if key in conditions}, entries)

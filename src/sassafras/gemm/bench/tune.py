@@ -16,8 +16,8 @@ from sassafras.core import SassafrasError
 from sassafras.cuda.cublas import RECOMMENDED_WORKSPACE, CublasError, LtAlgorithm, both_ways
 from sassafras.cuda.driver import CudaError
 
-from ..configs import registry
 from ..configs.base import PLAIN
+from ..configs.fields import to_fields
 from ..configs.registry import Config
 from ..problem.shape import Shape
 from .candidates import candidates_for, changed, ranked, recorded, recorded_algorithm
@@ -71,7 +71,7 @@ def choose(stage: Any, shape: Shape, options: Options, trials: FaultTracker | No
     """A JSON-able record.
 
     ``ours``: the best configuration of any layout, or None; ``best``: layout -> [configuration, us];
-    ``rungs``: configuration -> [us, rung]; ``lt``, ``heuristic``: cuBLASLt's, ``torch``: us, by layout.
+    ``rungs``: [configuration, us, rung] each; ``lt``, ``heuristic``: cuBLASLt's, ``torch``: us, by layout.
 
     Args:
         trials: which candidates have lost a context before, and are not tried.
@@ -86,11 +86,11 @@ def choose(stage: Any, shape: Shape, options: Options, trials: FaultTracker | No
     lt, heuristic = lt_finalists(stage, operands, problems, options)
     halving = _Halving(stage, operands, options, trials or FaultTracker(), min(us for us, _, _ in lt))
     ours = [finalist for layout in options.layouts for finalist in halving.finalists(layout)]
-    record = {"shape": str(shape), "options": asdict(options), "heuristic": heuristic}
+    record: dict[str, Any] = {"shape": str(shape), "options": asdict(options), "heuristic": heuristic}
     record |= halving.final([*lt, *ours])
     for problem in problems.values():
         problem.close()
-    record["rungs"] = {name: [round(us, 4), rung] for name, (us, rung) in halving.rungs.items()}
+    record["rungs"] = [[to_fields(c), round(us, 4), rung] for c, (us, rung) in halving.rungs.items()]
     record["wrong"] = halving.wrong[:16]
     if not ours:
         record["why_not"] = "none right" if halving.rungs or halving.wrong else "no legal configuration"
@@ -159,7 +159,7 @@ class _Halving:
     ) -> None:
         self.stage, self.operands, self.options = stage, operands, options
         self.trials, self.baseline_us = trials, baseline_us
-        self.rungs: dict[str, tuple[float, int]] = {}
+        self.rungs: dict[Config, tuple[float, int]] = {}
         self.wrong = trials.wrong(str(operands.shape))
 
     def finalists(self, layout: str) -> list[Finalist]:
@@ -197,7 +197,7 @@ class _Halving:
             check = self.operands.check(enqueue)
             if check.why:
                 self.wrong.append(f"{config.name}: {check.why}")
-                self.rungs.pop(config.name, None)
+                self.rungs.pop(config, None)
             else:
                 right.append((us, config, enqueue))
         return right
@@ -207,7 +207,7 @@ class _Halving:
     ) -> list[Finalist]:
         """`screen`, on record."""
         found = screen(self.stage, contestants, self.baseline_us, block_us, rounds)
-        self.rungs |= {config.name: (us, rung) for us, config, _ in found}
+        self.rungs |= {config: (us, rung) for us, config, _ in found}
         return found
 
     def _bound(self, configs: Iterable[Config]) -> list[tuple[Config, Enqueue]]:
@@ -231,11 +231,11 @@ class _Halving:
         A family whose favourites are hopeless here does not take the others' places, nor their time.
         """
         options, shape = self.options, self.operands.shape
-        kinds = {registry.kind(c) for c in ranked(shape, layout)}
+        kinds = {c.FAMILY for c in ranked(shape, layout)}
         favourites = candidates_for(shape, layout, _PROBES * len(kinds), exclude=options.exclude)
         probes = self._timed(self._bound(favourites), _RUNGS[0][0], 1, 0)
         fastest = min([self.baseline_us, *(us for us, _, _ in probes)])
-        alive = {registry.kind(config) for us, config, _ in probes if us < _HOPELESS * fastest}
+        alive = {config.FAMILY for us, config, _ in probes if us < _HOPELESS * fastest}
         rounds = _RUNGS[0][1] + 1
         affordable = int(options.screen_seconds / 2 * 1e6 / (rounds * max(self.baseline_us, _RUNGS[0][0])))
         count = max(12, min(options.configs, affordable))
@@ -261,7 +261,7 @@ class _Halving:
             seed = order_seed(operands.shape, options.seed)
             table = contest(stage, calls, rough, block_us, seconds, least=3, most=15, clear=clear, seed=seed)
         lt: dict[str, dict[str, Any]] = {}
-        best: dict[str, tuple[str, float]] = {}
+        best: dict[str, tuple[dict[str, Any], float]] = {}
         torch_us: dict[str, float] = {}
         medians = zip(np.median(table, axis=0).tolist(), keys, strict=True)
         for us, key in sorted(medians, key=lambda row: row[0]):
@@ -270,9 +270,9 @@ class _Halving:
             elif isinstance(key, str):
                 torch_us[key[-2:]] = us
             else:
-                self.rungs[key.name] = (us, len(_RUNGS))
-                best.setdefault(key.layout, (key.name, us))
-        name, us = min(best.values(), key=lambda pair: pair[1]) if best else (None, None)
+                self.rungs[key] = (us, len(_RUNGS))
+                best.setdefault(key.layout, (to_fields(key), us))
+        ours, us = min(best.values(), key=lambda pair: pair[1]) if best else (None, None)
         baseline_us = min(entry["us"] for entry in lt.values())
         record = {"lt": lt, "torch": torch_us, "best": best, "baseline_us": baseline_us}
-        return {**record, "ours": name, "ours_us": us}
+        return {**record, "ours": ours, "ours_us": us}

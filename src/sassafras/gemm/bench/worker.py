@@ -25,6 +25,7 @@ from ..problem.shape import LAYOUTS, Shape
 from .contestants import Contestants
 from .dry_run import DryContestants
 from .faults import FaultTracker, FaultyConfig
+from .journal import FORMAT
 from .judge import Judge
 from .measure import measure
 from .options import MEASURING, SELECTING, Options
@@ -41,7 +42,12 @@ def asked(plan: dict[str, Any]) -> dict[str, Any]:
     wanted = SELECTING if plan["mode"] == "select" else MEASURING
     options = {name: plan["options"][name] for name in wanted}
     own: dict[str, Any] = {key: plan[key] for key in ("mode", "process", "how") if key in plan}
-    return {**own, "options": options, "kernels": kernels_digest(plan["options"]["layouts"])}
+    return {
+        **own,
+        "format": FORMAT,
+        "options": options,
+        "kernels": kernels_digest(plan["options"]["layouts"]),
+    }
 
 
 class ShapeWorker:
@@ -97,8 +103,6 @@ class ShapeWorker:
         if self.plan["mode"] == "judge":
             return self._judge.look(question["shape"], question["config"])
         process = self.plan["process"]
-        if self.plan["mode"] == "confirm":
-            return self._judge.confirm(question["shape"], question["config"], question["lt"], process)
         if question.get("selection") is None:
             raise SassafrasError("nothing was selected for this shape", where=str(shape))
         return measure(self.stage, question["selection"], self.options, process, self.plan["how"])

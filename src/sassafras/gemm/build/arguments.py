@@ -26,8 +26,7 @@ def packed(
     Args:
         parameters: (name, kind) in order, as an instance's `parameters`.
         launch: scalars and tensor maps.
-        addresses: device addresses of ``a``, ``b``, ``c`` (as the kernel names them), ``workspace`` and
-            ``counters``.
+        addresses: device addresses of ``a``, ``b``, ``c`` (as the kernel names them) and ``workspace``.
         driver: ``cuda.bindings.driver``; needed for tensor maps only.
         sizes: those that the cubin declares, None when unknown.
         where: the kernel's name, for messages.

@@ -46,9 +46,7 @@ def instances(layouts: Sequence[str] = LAYOUTS) -> tuple[Instance, ...]:
 
 def configurations() -> Iterator[Config]:
     """FP16 configurations of nt and tt, legal or not."""
-    return (
-        c for c in registry.other_configurations() if c.layout in BACKWARD and registry.dtype(c) == "fp16"
-    )
+    return (c for c in registry.other_configurations() if c.layout in BACKWARD and c.dtype == "fp16")
 
 
 def weight_gradients() -> tuple[Shape, ...]:

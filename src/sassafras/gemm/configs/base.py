@@ -1,10 +1,9 @@
-"""What the configurations of all families have in common: names, roles of operands, how launches follow."""
+"""What the configurations of all kernels have in common: names, roles of operands, how launches follow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from sassafras.core import SassafrasError
 
@@ -20,45 +19,38 @@ class Mode:
     """How launches of a kernel follow the launch before them.
 
     Attributes:
-        overlap: programmatic stream serialization: CTAs may start while the launch before is still at work,
-            and wait for its end before they touch global memory. Hides the way from one launch to the next.
-        late: the kernel lets its own successor start when it has read its operands, not right after its own
+        pdl: programmatic dependent launch: CTAs may start while the launch before is at work, and wait for
+            its end before they touch global memory. Hides the launch latency.
+        trigger_late: the kernel triggers its successor when it has read its operands, not right after its own
             wait: waiting CTAs then do not crowd onto the multiprocessors that are free early.
-        solo: shared memory is padded so that a multiprocessor holds one CTA, for the same reason.
+        one_cta_per_sm: shared memory is padded so that a multiprocessor holds one CTA, for the same reason.
     """
 
-    overlap: bool = False
-    late: bool = False
-    solo: bool = False
+    pdl: bool = False
+    trigger_late: bool = False
+    one_cta_per_sm: bool = False
 
     def __str__(self) -> str:
-        letters = "o" * self.overlap + "l" * self.late + "s" * self.solo
+        """The end of a configuration's name (`names.MODES`)."""
+        letters = "o" * self.pdl + "l" * self.trigger_late + "s" * self.one_cta_per_sm
         return f"+{letters}" if letters else ""
-
-    @classmethod
-    def split(cls, name: str) -> tuple[str, Mode]:
-        """A configuration's name without its mode, and the mode. Raises SassafrasError."""
-        stem, plus, letters = name.partition("+")
-        mode = cls("o" in letters, "l" in letters, "s" in letters)
-        if str(mode) != plus + letters or (letters and not mode.overlap):
-            raise SassafrasError("modes are +o, +ol, +os, +ols (overlap, late, solo)", where=name)
-        return stem, mode
 
     def applied(self, launch: Launch) -> Launch:
         """The launch in this mode."""
-        scalars = {**launch.scalars, "late": int(self.late)} if "late" in launch.scalars else launch.scalars
-        shared = max(launch.shared_bytes, SOLO_BYTES) if self.solo else launch.shared_bytes
-        return replace(launch, scalars=scalars, shared_bytes=shared, overlap=self.overlap)
+        scalars = launch.scalars
+        if "late" in scalars:
+            scalars = {**scalars, "late": int(self.trigger_late)}
+        shared = max(launch.shared_bytes, SOLO_BYTES) if self.one_cta_per_sm else launch.shared_bytes
+        return replace(launch, scalars=scalars, shared_bytes=shared, overlap=self.pdl)
 
 
 PLAIN = Mode()
 
 
 class Configuration:
-    """Base of every family's configuration: an instance (the compiled kernel) and what is chosen at launch.
+    """Base of every kernel's configuration: an instance (the compiled kernel) and what is chosen at launch.
 
-    A family gives `stem`, `_parse`, `why_illegal`, `dominated`, `_launch`,
-    `estimate_us`.
+    A kernel gives `launch_name`, `why_illegal`, `dominated`, `_launch`, `estimate_us`.
     """
 
     __slots__ = ()
@@ -71,24 +63,24 @@ class Configuration:
     mode: Mode
 
     @property
-    def stem(self) -> str:
-        """The name without the mode."""
+    def launch_name(self) -> str:
+        """What the name says of the choices at launch."""
         raise NotImplementedError
 
     @property
+    def stem(self) -> str:
+        """The name without the mode: the kernel, its entry's name without the kernel, choices at launch."""
+        return f"{self.FAMILY}_{self.instance.name.partition('_')[2]}/{self.launch_name}"
+
+    @property
     def name(self) -> str:
-        """For example ``cs_tn_64x128_s8q1/c2+ol``: instance, choices at launch, mode."""
+        """For people, for example ``split_k_tn_64x128_s8q1/c2+ol`` (`names.parse`)."""
         return f"{self.stem}{self.mode}"
 
-    @classmethod
-    def parse(cls, name: str) -> Self:
-        """The configuration of a `name`. Raises SassafrasError."""
-        stem, mode = Mode.split(name)
-        return replace(cls._parse(stem), mode=mode)  # type: ignore[type-var]
-
-    @classmethod
-    def _parse(cls, stem: str) -> Self:
-        raise NotImplementedError
+    @property
+    def rank(self) -> tuple[str, str]:
+        """Which comes first of equally fast ones: by the entry, then by the name."""
+        return self.instance.name, self.name
 
     @property
     def instances(self) -> tuple[Any, ...]:
@@ -96,9 +88,14 @@ class Configuration:
         return (self.instance,)
 
     @property
-    def slices(self) -> int:
-        """Into how many parts k is split within a cluster."""
-        raise NotImplementedError
+    def cluster(self) -> int:
+        """CTAs of a cluster; here those that split k."""
+        return int(self.cluster_split_k)  # type: ignore[attr-defined]
+
+    @property
+    def ranges(self) -> int:
+        """Into how many ranges k is split in all."""
+        return self.cluster
 
     @property
     def layout(self) -> str:
@@ -111,9 +108,9 @@ class Configuration:
         return str(getattr(self.instance, "dtype", "fp16"))
 
     @property
-    def swapped(self) -> bool:
+    def swap_ab(self) -> bool:
         """A and B change roles: the kernel computes the transpose of C."""
-        return bool(getattr(self.instance, "swapped", False))
+        return bool(getattr(self.instance, "swap_ab", False))
 
     @property
     def threads(self) -> int:
@@ -123,7 +120,7 @@ class Configuration:
     @property
     def tile(self) -> tuple[int, int]:
         """Rows and columns of a CTA's tile (of the swapped problem, if swapped)."""
-        return self.instance.rows, self.instance.columns
+        return self.instance.tile_m, self.instance.tile_n
 
     @property
     def shared_bytes(self) -> int:
@@ -132,7 +129,7 @@ class Configuration:
 
     def seen(self, shape: Shape) -> Shape:
         """The problem as the kernel sees it: m and n exchanged when swapped."""
-        return Shape(shape.n, shape.m, shape.k) if self.swapped else shape
+        return Shape(shape.n, shape.m, shape.k) if self.swap_ab else shape
 
     def tiles(self, shape: Shape) -> tuple[int, int]:
         """Tiles along the kernel's m and n."""
@@ -162,37 +159,9 @@ class Configuration:
 
     def in_modes(self) -> list[Self]:
         """This configuration in every mode that may pay, the plain one first."""
-        modes = [PLAIN, Mode(overlap=True)]
+        modes = [PLAIN, Mode(pdl=True)]
         if self.HAS_LATE:
-            modes.append(Mode(overlap=True, late=True))
+            modes.append(Mode(pdl=True, trigger_late=True))
         if self.shared_bytes < SOLO_BYTES:
-            modes.append(Mode(overlap=True, solo=True))
+            modes.append(Mode(pdl=True, one_cta_per_sm=True))
         return [replace(self, mode=mode) for mode in modes]  # type: ignore[type-var]
-
-    def facts(self) -> dict[str, Any]:
-        """JSON-able description."""
-        rows, columns = self.tile
-        return {
-            "config": self.name,
-            "layout": self.layout,
-            "tile": f"{rows}x{columns}",
-            "slices": self.slices,
-        }
-
-
-_Instance = TypeVar("_Instance", bound=Any)
-
-
-def named(instances: Iterable[_Instance], name: str, kind: str) -> _Instance:
-    """The instance of an entry name.
-
-    Args:
-        kind: what an instance of this family is called, for the error.
-
-    Raises:
-        SassafrasError: none has this name.
-    """
-    for instance in instances:
-        if instance.name == name:
-            return instance
-    raise SassafrasError(f"no {kind} has this name", where=name)

@@ -21,8 +21,15 @@ MMA = 4
 PLAIN_STORES = 2.5e6
 #: WGMMA: multiply-adds a cycle and multiprocessor; what sustained clocks and issue leave of them
 PRODUCTS, SUSTAINED = 2048, 0.72
+#: FLOP and bytes a microsecond that an H200 sustains at its power limit
+_FLOP, _BYTES = 790e6, 4.3e6
 #: shared memory of a multiprocessor, of which each CTA takes a kilobyte more than it asks for
 _SHARED = 228 * 1024
+
+
+def least_us(shape: Shape) -> float:
+    """Microseconds that the machine's peak leaves of any kernel, roughly."""
+    return max(shape.flop / _FLOP, shape.nbytes / _BYTES)
 
 
 def microseconds(cycles: float) -> float:

@@ -118,7 +118,7 @@ def launch(
     lines, tight = lines or natural, {"a": natural.a, "b": natural.b}
     line = {"a": lines.a, "b": lines.b, "c": lines.c}
     step = {"a": batch.a, "b": batch.b, "c": batch.c}
-    if config.swapped:  # the kernel's names
+    if config.swap_ab:  # the kernel's names
         line["a"], line["b"], step["a"], step["b"] = line["b"], line["a"], step["b"], step["a"]
     plain, tiles_m, tiles_n = config.launch(shape), *config.tiles(shape)
     scalars = dict(plain.scalars)
@@ -158,7 +158,6 @@ def launch(
             for name, described in plain.tensor_maps.items()
         },
         workspace_bytes=plain.workspace_bytes * batch.count,
-        counters=plain.counters * batch.count,
     )
 
 

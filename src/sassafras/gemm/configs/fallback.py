@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
-
-from sassafras.core import SassafrasError
+from typing import Any, ClassVar, Literal
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
 from ..problem.shape import Shape
 from . import cost
-from .base import PLAIN, Configuration, Mode, named
-from .source import EPILOGUE_PARAMETERS, Parameters, all_of, plain_entry
+from .base import PLAIN, Configuration, Mode
+from .source import KernelInstance, Parameters, all_of
 
 #: k elements of one tile in shared memory
 TILE_K = 64
@@ -26,41 +24,41 @@ PARAMETERS = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class FallbackInstance:
+class FallbackInstance(KernelInstance):
     """One compiled kernel: the template's parameters.
 
     Attributes:
         layout: ``tn`` (B is n x k) or ``nn`` (B is k x n).
-        rows, columns: the CTA's tile.
+        tile_m, tile_n: the CTA's tile.
         warps_m, warps_n: how warps divide it.
         stages: k tiles in shared memory.
-        align: elements that rows are multiples of: 8, or 2 or 1 for odd shapes (smaller copies).
+        alignment: elements that rows are multiples of: 8, or 2 or 1 for odd shapes (smaller copies).
         epilogue: batches, and more than the product (`epilogue`).
     """
 
+    HEADER: ClassVar[str] = "sm90_gemm_fallback.cuh"
+    TEMPLATE: ClassVar[str] = "Staged"
+    PARAMETERS: ClassVar[Parameters] = PARAMETERS
+    READ_ONLY: ClassVar[bool] = True
+
     layout: Literal["tn", "nn"]
-    rows: int
-    columns: int
+    tile_m: int
+    tile_n: int
     warps_m: int
     warps_n: int
     stages: int
-    align: int = 8
+    alignment: int = 8
     epilogue: bool = False
 
     @property
     def name(self) -> str:
         """Entry name, for example ``staged_nn_32x64_w2x2s4``; ``a1`` behind it for rows of any length."""
-        tile = f"{self.rows}x{self.columns}_w{self.warps_m}x{self.warps_n}s{self.stages}"
+        tile = f"{self.tile_m}x{self.tile_n}_w{self.warps_m}x{self.warps_n}s{self.stages}"
         return (
             f"staged_{self.layout}_{tile}"
-            + (f"a{self.align}" if self.align != 8 else "")
+            + (f"a{self.alignment}" if self.alignment != 8 else "")
             + "e" * self.epilogue
         )
-
-    @classmethod
-    def parse(cls, name: str) -> FallbackInstance:
-        """The instance of an entry name. Raises SassafrasError."""
-        return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "fallback instance")
 
     @property
     def threads(self) -> int:
@@ -70,21 +68,13 @@ class FallbackInstance:
     @property
     def registers(self) -> int:
         """Registers a lane, roughly: accumulators, two fragments, addresses."""
-        return min(255, self.rows * self.columns // self.threads + 56)
+        return min(255, self.tile_m * self.tile_n // self.threads + 56)
 
     @property
-    def parameters(self) -> Parameters:
-        """Names and types of the kernel's parameters."""
-        return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
-
-    @property
-    def source(self) -> str:
-        """CUDA C++ of the entry."""
-        numbers = f"{self.rows}, {self.columns}, {self.warps_m}, {self.warps_n}, {self.stages}"
-        kernel = f"sassafras::Staged<{numbers}, {'true' if self.layout == 'nn' else 'false'}, {self.align}"
-        return plain_entry(
-            self.name, "sm90_gemm_fallback.cuh", kernel, self.parameters, self.threads, self.epilogue
-        )
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        tile = self.tile_m, self.tile_n, self.warps_m, self.warps_n, self.stages
+        return *tile, self.layout == "nn", self.alignment, *(True,) * self.epilogue
 
 
 _ODD = (64, 64, 2, 2, 4)
@@ -110,46 +100,33 @@ class FallbackConfig(Configuration):
     FAMILY: ClassVar[str] = "fallback"
 
     instance: FallbackInstance
-    cluster: int = 1
+    cluster_split_k: int = 1
     mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
-    def stem(self) -> str:
-        """For example ``staged_nn_32x64_w2x2s4/c2``."""
-        return f"{self.instance.name}/c{self.cluster}"
-
-    @classmethod
-    def _parse(cls, stem: str) -> FallbackConfig:
-        try:
-            entry, cluster = stem.split("/")
-            return cls(FallbackInstance.parse(entry), int(cluster.removeprefix("c")))
-        except ValueError as error:
-            raise SassafrasError("not a fallback configuration", where=stem) from error
+    def launch_name(self) -> str:
+        """For example ``c2``: the cluster."""
+        return f"c{self.cluster_split_k}"
 
     @property
     def any_alignment(self) -> bool:
         """It takes any addresses and leading dimensions."""
-        return self.instance.align == 1
-
-    @property
-    def slices(self) -> int:
-        """Into how many parts k is split."""
-        return self.cluster
+        return self.instance.alignment == 1
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory a CTA: the stages, or the padded FP32 partial tile, whichever is larger."""
         rows, columns = self.tile
         stages = self.instance.stages * (rows + columns) * TILE_K * 2
-        return max(stages, rows * (columns + 4) * 4 if self.cluster > 1 else 0)
+        return max(stages, rows * (columns + 4) * 4 if self.cluster_split_k > 1 else 0)
 
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
-        if not 1 <= self.cluster <= 8:
-            return f"cluster {self.cluster}, 1 to 8 are possible"
+        if not 1 <= self.cluster_split_k <= 8:
+            return f"cluster {self.cluster_split_k}, 1 to 8 are possible"
         if max(shape.m, shape.n, shape.k) >= 1 << 31:
             return f"{shape}: extents have 32 bits"
-        align = self.instance.align
+        align = self.instance.alignment
         if shape.k % align:
             return f"k {shape.k} is not a multiple of {align}: rows would not be {2 * align}-byte aligned"
         if shape.n % align:
@@ -160,16 +137,16 @@ class FallbackConfig(Configuration):
             return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
         if max(self.tiles(shape)) > GRID_LIMIT:
             return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
-        if self.cluster > (tiles := ceil_div(shape.k, TILE_K)):
-            return f"{self.cluster} slices of {tiles} k tiles: some would be empty"
+        if self.cluster_split_k > (tiles := ceil_div(shape.k, TILE_K)):
+            return f"{self.cluster_split_k} slices of {tiles} k tiles: some would be empty"
         return None
 
     def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than a smaller one; None when it may be good."""
         rows, columns = self.tile
-        if self.instance.align < (least := next(a for a in (8, 2, 1) if shape.k % a == shape.n % a == 0)):
-            return f"copies of {self.instance.align} elements where {least} would do"
-        if self.instance.align < 8:
+        if self.instance.alignment < (least := next(a for a in (8, 2, 1) if shape.k % a == shape.n % a == 0)):
+            return f"copies of {self.instance.alignment} elements where {least} would do"
+        if self.instance.alignment < 8:
             return None  # there is one tile for odd shapes
         if rows > 32 and rows // 2 >= shape.m:
             return f"{rows} rows a CTA for {shape.m}"
@@ -186,26 +163,30 @@ class FallbackConfig(Configuration):
             "lda": shape.k,
             "ldb": shape.n if self.layout == "nn" else shape.k,
             "ldc": shape.n,
-            "tiles_per_slice": ceil_div(ceil_div(shape.k, TILE_K), self.cluster),
+            "tiles_per_slice": ceil_div(ceil_div(shape.k, TILE_K), self.cluster_split_k),
         }
         return Launch(
-            (self.cluster, tiles_n, tiles_m), self.threads, self.shared_bytes, (self.cluster, 1, 1), scalars
+            (self.cluster_split_k, tiles_n, tiles_m),
+            self.threads,
+            self.shared_bytes,
+            (self.cluster_split_k, 1, 1),
+            scalars,
         )
 
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly; a factor is fitted."""
         tiles_m, tiles_n = self.tiles(shape)
         rows, columns = self.tile
-        per_multiprocessor = ceil_div(tiles_m * tiles_n * self.cluster, MULTIPROCESSORS)
+        per_multiprocessor = ceil_div(tiles_m * tiles_n * self.cluster_split_k, MULTIPROCESSORS)
         waves = ceil_div(per_multiprocessor, cost.residents(self.threads, self.shared_bytes))
-        steps = ceil_div(ceil_div(shape.k, TILE_K), self.cluster)
+        steps = ceil_div(ceil_div(shape.k, TILE_K), self.cluster_split_k)
         from_l2 = per_multiprocessor * steps * 2 * TILE_K * (rows + columns) / cost.L2_BYTES
         products = (TILE_K // 16) * (rows // 16) * (columns // 8)
         multiply = per_multiprocessor * steps * products * cost.MMA / 4
         latency = waves * (cost.ROUND_TRIP * (1 + (steps - 1) / self.instance.stages) + 120 * steps)
         total = cost.START + max(latency, from_l2, multiply)
-        if self.cluster > 1:
-            total += waves * (cost.CLUSTER_SUM + 30 * self.cluster)
+        if self.cluster_split_k > 1:
+            total += waves * (cost.CLUSTER_SUM + 30 * self.cluster_split_k)
         return _SLOWER * cost.microseconds(total) + 2 * shape.m * shape.n / cost.PLAIN_STORES
 
 

@@ -9,14 +9,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from sassafras.core import SassafrasError
-
 from ..problem.launch import AT_ONCE, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, tma_wgmma
-from .base import PLAIN, Configuration, Mode, named
-from .source import EPILOGUE_PARAMETERS, Parameters, all_of, entry
-from .tma_wgmma import TILE_K, truth
+from .base import PLAIN, Configuration, Mode
+from .source import KernelInstance, Parameters, all_of
+from .tma_wgmma import TILE_K
 
 #: names and types of the kernel's parameters, in order
 PARAMETERS = (
@@ -30,55 +28,53 @@ OVERHEAD_REGISTERS = 40
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class PersistentInstance:
+class PersistentInstance(KernelInstance):
     """One compiled kernel: the template's parameters.
 
     Attributes:
         layout: ``tn``, ``nn``, ``tt`` or ``nt``.
-        rows, columns: the CTA's tile (of the transposed problem when swapped).
-        consumers: multiplying warpgroups, 1 to 3.
+        tile_m, tile_n: the CTA's tile (of the transposed problem when swapped).
+        math_warpgroups: multiplying warpgroups, 1 to 3.
         ping_pong: they take tiles by turns instead of sharing them.
         stages: k tiles in shared memory.
         cluster_m, cluster_n: CTAs of a cluster along m and n; 1, 2, 4 or 8 in all.
         swapped: computes the transpose of C: for small m, or, with `ping_pong`, a tall tile for any.
-        buffers: store buffers of each warp.
+        store_stages: store buffers of each warp.
         dtype: ``fp16`` or ``bf16``.
         epilogue: batches, and more than the product (`epilogue`).
-        lead: k tiles by which the first of two cooperative warpgroups is ahead at the end of a tile.
+        stagger: k tiles by which the first of two cooperative warpgroups is ahead at the end of a tile.
     """
 
+    HEADER: ClassVar[str] = "sm90_gemm_persistent.cuh"
+    TEMPLATE: ClassVar[str] = "Persistent"
+    PARAMETERS: ClassVar[Parameters] = PARAMETERS
+
     layout: str
-    rows: int
-    columns: int
-    consumers: int
+    tile_m: int
+    tile_n: int
+    math_warpgroups: int
     ping_pong: bool
     stages: int
     cluster_m: int = 1
     cluster_n: int = 1
-    swapped: bool = False
-    buffers: int = 2
+    swap_ab: bool = False
+    store_stages: int = 2
     dtype: str = "fp16"
     epilogue: bool = False
-    lead: int = 0
+    stagger: int = 0
 
     @property
     def name(self) -> str:
         """Entry name, for example ``ws_tn_128x160_pp2s5b2c2x1``; ``pp`` for ping-pong.
 
-        At its end: ``e``: epilogue; ``l3``: lead.
+        At its end: ``e``: epilogue; ``l3``: stagger.
         """
         mode = "pp" if self.ping_pong else "co"
-        kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
         return (
-            f"ws_{self.layout}{kind}_{self.rows}x{self.columns}_{mode}{self.consumers}s{self.stages}"
-            f"b{self.buffers}c{self.cluster_m}x{self.cluster_n}{'e' * self.epilogue}"
-            + (f"l{self.lead}" if self.lead else "")
+            f"ws_{self._kind}_{self.tile_m}x{self.tile_n}_{mode}{self.math_warpgroups}s{self.stages}"
+            f"b{self.store_stages}c{self.cluster_m}x{self.cluster_n}{'e' * self.epilogue}"
+            + (f"l{self.stagger}" if self.stagger else "")
         )
-
-    @classmethod
-    def parse(cls, name: str) -> PersistentInstance:
-        """The instance of an entry name. Raises SassafrasError."""
-        return named((*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES), name, "persistent instance")
 
     @property
     def cluster(self) -> int:
@@ -88,104 +84,95 @@ class PersistentInstance:
     @property
     def sharers(self) -> int:
         """Warpgroups that share a tile."""
-        return 1 if self.ping_pong else self.consumers
+        return 1 if self.ping_pong else self.math_warpgroups
 
     @property
     def together(self) -> bool:
         """Whether the warps of a warpgroup fill a store buffer together: tall tiles."""
-        return self.swapped and self.ping_pong
+        return self.swap_ab and self.ping_pong
 
     @property
     def threads(self) -> int:
         """Threads a CTA."""
-        return 128 * (self.consumers + 1)
+        return 128 * (self.math_warpgroups + 1)
 
     @property
     def accumulators(self) -> int:
         """FP32 accumulators of a multiplying thread."""
-        return self.rows // self.sharers // 64 * self.columns // 2
+        return self.tile_m // self.sharers // 64 * self.tile_n // 2
 
     @property
     def registers(self) -> int:
         """Registers of a multiplying thread (``setmaxnreg``; with one warpgroup what a launch allows)."""
-        return {1: 255, 2: 232, 3: 160}.get(self.consumers, 0)
+        return {1: 255, 2: 232, 3: 160}.get(self.math_warpgroups, 0)
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory a CTA, as the kernel lays it out."""
-        stages = self.stages * tma_wgmma.stage_bytes(self.rows, self.columns)
+        stages = self.stages * tma_wgmma.stage_bytes(self.tile_m, self.tile_n)
         buffers = (
-            self.consumers * 4 * self.buffers * tma_wgmma.stored(self.columns, self.swapped, self.together)[2]
+            self.math_warpgroups
+            * 4
+            * self.store_stages
+            * tma_wgmma.stored(self.tile_n, self.swap_ab, self.together)[2]
         )
-        return 1024 + stages + buffers + 16 * self.stages + 8 * self.consumers
+        return 1024 + stages + buffers + 16 * self.stages + 8 * self.math_warpgroups
 
     @property
     def resident(self) -> int:
         """CTAs that one multiprocessor holds (of a cluster: one)."""
         if self.cluster > 1:
             return 1
-        allotted = min(255, 65536 // self.threads) if self.consumers > 1 else self.accumulators + 72
+        allotted = min(255, 65536 // self.threads) if self.math_warpgroups > 1 else self.accumulators + 72
         by_registers = 65536 // (self.threads * ceil_div(allotted, 8) * 8)
         return max(1, min(by_registers, (228 * 1024) // (self.shared_bytes + 1024), 2048 // self.threads))
 
-    @property
-    def parameters(self) -> Parameters:
-        """Names and types of the kernel's parameters."""
-        return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
-
     def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
-        if not 1 <= self.consumers <= 3 or (self.ping_pong and self.consumers != 2):
-            return f"{self.consumers} multiplying warpgroups: 1 to 3, and 2 for ping-pong"
-        if self.rows % (64 * self.sharers):
-            return f"{self.rows} rows for {self.sharers} warpgroups of 64 or 128 rows"
+        if not 1 <= self.math_warpgroups <= 3 or (self.ping_pong and self.math_warpgroups != 2):
+            return f"{self.math_warpgroups} multiplying warpgroups: 1 to 3, and 2 for ping-pong"
+        if self.tile_m % (64 * self.sharers):
+            return f"{self.tile_m} rows for {self.sharers} warpgroups of 64 or 128 rows"
         if self.cluster not in (1, 2, 4, 8):
             return f"a cluster of {self.cluster_m} x {self.cluster_n}: 1, 2, 4 or 8 CTAs"
-        if self.swapped and not self.together and self.rows != 64 * self.sharers:
+        if self.swap_ab and not self.together and self.tile_m != 64 * self.sharers:
             return "swapped tiles have 64 rows a warpgroup, but for ping-pong ones"
-        if self.together and self.columns < 64:
-            return f"tall tiles of {self.columns} rows: they are stored 64 at once"
-        if self.lead and (self.ping_pong or self.consumers != 2 or self.lead >= self.stages):
-            return "the first of two cooperative warpgroups leads, by fewer k tiles than there are stages"
+        if self.together and self.tile_n < 64:
+            return f"tall tiles of {self.tile_n} rows: they are stored 64 at once"
+        if self.stagger and (self.ping_pong or self.math_warpgroups != 2 or self.stagger >= self.stages):
+            return "the first of two cooperative warpgroups is ahead, by fewer k tiles than there are stages"
         if self.accumulators + OVERHEAD_REGISTERS > self.registers:
             return f"{self.accumulators} accumulators a thread, which may use {self.registers} registers"
-        mn_a, mn_b = tma_wgmma.majors(self.layout, self.swapped)
-        if why := tma_wgmma.bad_tile(self.rows, self.columns, mn_a, mn_b, self.cluster_n, self.cluster_m):
+        mn_a, mn_b = tma_wgmma.majors(self.layout, self.swap_ab)
+        if why := tma_wgmma.bad_tile(self.tile_m, self.tile_n, mn_a, mn_b, self.cluster_n, self.cluster_m):
             return why
-        if self.stages < 2 or self.buffers < 1:
+        if self.stages < 2 or self.store_stages < 1:
             return "at least two stages and one store buffer"
         if self.shared_bytes > SHARED_LIMIT:
             return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
         return None
 
     @property
-    def template(self) -> str:
-        """The kernel's type in C++."""
-        mn_a, mn_b = tma_wgmma.majors(self.layout, self.swapped)
-        flags = (mn_a, mn_b, self.dtype == "bf16", self.swapped)
-        shape = (self.rows, self.columns, self.stages, self.consumers, truth(self.ping_pong))
-        more = (self.buffers, self.lead, truth(self.epilogue))
-        numbers = (*shape, self.cluster_m, self.cluster_n, *map(truth, flags), *more)
-        return f"Persistent<{', '.join(map(str, numbers))}>"
+    def bounds(self) -> str:
+        """``setmaxnreg`` needs a cap at entry: one CTA a multiprocessor."""
+        return f"{self.threads}, 1" if self.math_warpgroups > 1 else str(self.threads)
 
     @property
-    def source(self) -> str:
-        """CUDA C++ of the entry."""
-        # setmaxnreg needs a cap at entry: one CTA a multiprocessor
-        blocks = 1 if self.consumers > 1 else 0
-        header = "sm90_gemm_persistent.cuh"
-        return entry(
-            self.name, header, self.template, self.parameters, self.threads, blocks, epilogue=self.epilogue
-        )
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        flags = (*tma_wgmma.majors(self.layout, self.swap_ab), self.dtype == "bf16", self.swap_ab)
+        tile = self.tile_m, self.tile_n, self.stages, self.math_warpgroups, self.ping_pong
+        more = self.store_stages, self.stagger, self.epilogue
+        return *tile, self.cluster_m, self.cluster_n, *flags, *more
 
 
 def deepest(
-    layout: str, rows: int, columns: int, consumers: int, ping_pong: bool, *, most: int = 8, **more: Any
+    layout: str, rows: int, columns: int, math_warpgroups: int, ping_pong: bool, *, most: int = 8, **more: Any
 ) -> PersistentInstance:
     """The instance with as many stages as shared memory holds, `most` at most."""
-    found = PersistentInstance(layout, rows, columns, consumers, ping_pong, most, **more)
+    found = PersistentInstance(layout, rows, columns, math_warpgroups, ping_pong, most, **more)
     while found.shared_bytes > SHARED_LIMIT and found.stages > 2:
-        found = PersistentInstance(layout, rows, columns, consumers, ping_pong, found.stages - 1, **more)
+        found = replace(found, stages=found.stages - 1)
     return found
 
 
@@ -221,24 +208,13 @@ class PersistentConfig(Configuration):
     mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
-    def stem(self) -> str:
-        """For example ``ws_tn_128x160_pp2s5b2c2x1/g8/k1``: ``g8`` is bands of 8 rows, ``v8`` of 8 columns."""
-        return f"{self.instance.name}/{'g' if self.group > 0 else 'v'}{abs(self.group)}/k1"
-
-    @classmethod
-    def _parse(cls, stem: str) -> PersistentConfig:
-        try:
-            entry, order, _ = stem.split("/")
-            found = cls(PersistentInstance.parse(entry), int(order[1:]) * {"g": 1, "v": -1}[order[:1]])
-            if found.stem != stem:
-                raise ValueError(stem)
-            return found
-        except (ValueError, KeyError) as error:
-            raise SassafrasError("not a persistent configuration", where=stem) from error
+    def launch_name(self) -> str:
+        """``g8``: bands of 8 rows of tiles, ``v8``: of 8 columns."""
+        return f"{'g' if self.group > 0 else 'v'}{abs(self.group)}"
 
     @property
-    def slices(self) -> int:
-        """Into how many parts k is split: it is not."""
+    def ranges(self) -> int:
+        """Into how many ranges k is split: it is not."""
         return 1
 
     @property
@@ -249,7 +225,7 @@ class PersistentConfig(Configuration):
     def tiles(self, shape: Shape) -> tuple[int, int]:
         """The cluster's tiles along the kernel's m and n."""
         i, seen = self.instance, self.seen(shape)
-        return ceil_div(seen.m, i.rows * i.cluster_m), ceil_div(seen.n, i.columns * i.cluster_n)
+        return ceil_div(seen.m, i.tile_m * i.cluster_m), ceil_div(seen.n, i.tile_n * i.cluster_n)
 
     def clusters(self) -> int:
         """Clusters that run at once."""
@@ -272,7 +248,7 @@ class PersistentConfig(Configuration):
         seen, (rows, columns) = self.seen(shape), self.tile
         if rows > 64 and rows // 2 >= seen.m:
             return f"{rows} rows a CTA for {seen.m}"
-        if self.swapped and not self.instance.together and seen.n > 2 * columns:
+        if self.swap_ab and not self.instance.together and seen.n > 2 * columns:
             return f"transposed tiles of {columns} for {seen.n} rows of C: they are for few"
         if columns > 16 and columns // 2 >= seen.n:
             return f"{columns} columns a CTA for {seen.n}"
@@ -294,15 +270,15 @@ class PersistentConfig(Configuration):
     def _boxes(self, shape: Shape) -> tuple[int, int]:
         """Rows of a tile of A, of B, that a CTA loads; of parts, whose number is compiled in, all."""
         i, seen = self.instance, self.seen(shape)
-        mn_a, mn_b = tma_wgmma.majors(i.layout, i.swapped)
+        mn_a, mn_b = tma_wgmma.majors(i.layout, i.swap_ab)
         return (
-            i.rows // i.cluster_n if i.cluster_n > 1 else tma_wgmma.box_rows(seen.m, i.rows, mn_a),
-            i.columns // i.cluster_m if i.cluster_m > 1 else tma_wgmma.box_rows(seen.n, i.columns, mn_b),
+            i.tile_m // i.cluster_n if i.cluster_n > 1 else tma_wgmma.box_rows(seen.m, i.tile_m, mn_a),
+            i.tile_n // i.cluster_m if i.cluster_m > 1 else tma_wgmma.box_rows(seen.n, i.tile_n, mn_b),
         )
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
         i = self.instance
-        height, width, _ = tma_wgmma.stored(i.columns, i.swapped, i.together)
+        height, width, _ = tma_wgmma.stored(i.tile_n, i.swap_ab, i.together)
         c = TensorMap("c", i.dtype, (shape.n, shape.m), (2 * shape.n,), (width, height), 2 * width)
         return tma_wgmma.operand_maps(i, self.seen(shape), shape.k, self._boxes(shape)) | {"map_c": c}
 
@@ -315,8 +291,8 @@ class PersistentConfig(Configuration):
             "k_tiles": tma_wgmma.k_tiles(shape),
             "group": self.group,
             **band_dividers(tiles_m, tiles_n, self.group),
-            "last_row": tma_wgmma.last(seen.m, i.rows),
-            "last_column": tma_wgmma.last(seen.n, i.columns),
+            "last_row": tma_wgmma.last(seen.m, i.tile_m),
+            "last_column": tma_wgmma.last(seen.n, i.tile_n),
             "stage_bytes": tma_wgmma.stage_bytes(rows_a * i.cluster_n, rows_b * i.cluster_m),
             "late": 0,
             "store_policy": tma_wgmma.STORE_POLICY,
@@ -380,39 +356,39 @@ def configurations(instances: Iterable[PersistentInstance]) -> Iterator[Persiste
 
 
 _Tiles = tuple[tuple[int, int, int, bool, dict[str, Any]], ...]
-_SWAPPED: dict[str, Any] = {"swapped": True}
-#: rows, columns, multiplying warpgroups, ping-pong, options: what wins somewhere. With a lead the first
+_SWAPPED: dict[str, Any] = {"swap_ab": True}
+#: rows, columns, multiplying warpgroups, ping-pong, options: what wins somewhere. With a stagger the first
 #: warpgroup stores while the second multiplies. Tall tiles are for few columns, and swapped ones
 #: for where waves of the others leave some multiprocessors idle
 _BOTH: _Tiles = (
-    (128, 256, 2, False, {"lead": 3}),
+    (128, 256, 2, False, {"stagger": 3}),
     (192, 128, 3, False, {}),
     (128, 128, 2, True, {}),
-    (128, 128, 2, True, {"most": 5, "buffers": 4}),
-    (128, 192, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
+    (128, 128, 2, True, {"most": 5, "store_stages": 4}),
+    (128, 192, 2, True, {"cluster_n": 2, "most": 4, "store_stages": 3}),
     (128, 168, 2, True, _SWAPPED),
-    (128, 176, 2, True, {"swapped": True, "cluster_m": 2}),
+    (128, 176, 2, True, {"swap_ab": True, "cluster_m": 2}),
 )
 _TN: _Tiles = (
     (64, 128, 2, True, {}),
     (64, 192, 2, True, {}),
-    (128, 128, 2, True, {"most": 4, "buffers": 4}),
+    (128, 128, 2, True, {"most": 4, "store_stages": 4}),
     (128, 160, 2, True, {"cluster_m": 2}),
     (128, 168, 2, True, {}),
-    (128, 192, 2, True, {"cluster_m": 2, "most": 4, "buffers": 3}),
-    (192, 128, 2, True, {"most": 4, "buffers": 3}),
+    (128, 192, 2, True, {"cluster_m": 2, "most": 4, "store_stages": 3}),
+    (192, 128, 2, True, {"most": 4, "store_stages": 3}),
 )
 _NN: _Tiles = (
-    (128, 128, 2, True, {"cluster_m": 2, "most": 5, "buffers": 4}),
-    (128, 192, 2, True, {"most": 4, "buffers": 3}),
-    (192, 128, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
+    (128, 128, 2, True, {"cluster_m": 2, "most": 5, "store_stages": 4}),
+    (128, 192, 2, True, {"most": 4, "store_stages": 3}),
+    (192, 128, 2, True, {"cluster_n": 2, "most": 4, "store_stages": 3}),
 )
 _BACKWARD: _Tiles = ((128, 256, 2, False, {"cluster_m": 2}), (128, 128, 2, True, {}))
 #: for weights' gradients (nt) as well
 _GRADIENT: _Tiles = (
     (128, 256, 2, False, {}),
     (128, 128, 2, True, {"cluster_m": 2}),
-    (128, 192, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
+    (128, 192, 2, True, {"cluster_n": 2, "most": 4, "store_stages": 3}),
 )
 _FUSED: _Tiles = (
     (128, 256, 2, False, {"cluster_m": 2}),
@@ -423,9 +399,9 @@ _FUSED: _Tiles = (
 
 def _instances(tiles: _Tiles, *layouts: str, **more: Any) -> tuple[PersistentInstance, ...]:
     return tuple(
-        deepest(layout, rows, columns, consumers, ping_pong, **options, **more)
+        deepest(layout, rows, columns, math_warpgroups, ping_pong, **options, **more)
         for layout in layouts
-        for rows, columns, consumers, ping_pong, options in tiles
+        for rows, columns, math_warpgroups, ping_pong, options in tiles
     )
 
 

@@ -8,6 +8,10 @@ the families that have it share is here; each kernel lays bands in its grid as s
 
 from __future__ import annotations
 
+from typing import Any
+
+from sassafras.core import SassafrasError
+
 from ..problem.launch import SHARED_LIMIT, ceil_div
 
 #: of 16 CTAs in a GPC, bands of four make a block of 4 x 4 tiles; two and three where there are no more rows
@@ -45,3 +49,21 @@ def dominated(band: int, down: int, across: int, shared_bytes: int) -> str | Non
     if down * across < FEWEST:
         return f"bands of {band} for {down * across} tiles: their order is of no matter"
     return None
+
+
+def to_fields(band: int) -> dict[str, int] | None:
+    """Rows or columns of tiles in a band as JSON; None for row after row."""
+    return {"rows" if band > 0 else "columns": abs(band)} if band else None
+
+
+def from_fields(given: Any) -> int:
+    """The reverse: columns are negative. Raises SassafrasError."""
+    if given is None:
+        return 0
+    if isinstance(given, dict) and len(given) == 1:
+        ((along, width),) = given.items()
+        if along in ("rows", "columns") and type(width) is int and width > 0:
+            return width if along == "rows" else -width
+    raise SassafrasError(
+        "not a rasterization", where=repr(given)[:80], hint='null, {"rows": 4} or {"columns": 4}'
+    )

@@ -5,17 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
-
-from sassafras.core import SassafrasError
+from typing import Any, ClassVar, Literal
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
 from ..problem.shape import Shape
 from . import cost
-from .base import PLAIN, Configuration, Mode, named
-from .source import EPILOGUE_PARAMETERS, Parameters, all_of, plain_entry
-
-Layout = Literal["tn", "nn", "tn_swapped"]
+from .base import PLAIN, Configuration, Mode
+from .source import KernelInstance, Parameters, all_of
 
 #: k elements of one step
 STEP = 32
@@ -28,40 +24,37 @@ PARAMETERS = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class SmallInstance:
+class SmallInstance(KernelInstance):
     """One compiled kernel: the template's parameters.
 
     Attributes:
-        layout: ``tn`` (B is n x k), ``nn`` (B is k x n), ``tn_swapped`` (as tn, roles of A and B changed).
-        mt: 16-row tiles a warp.
-        nt: 8-column tiles a warp.
-        steps: 32-wide k steps loaded at once.
-        exact: only for extents that are multiples of everything: nothing is clamped or checked.
+        layout: ``tn`` (B is n x k) or ``nn`` (B is k x n).
+        mma_m: 16-row tiles a warp.
+        mma_n: 8-column tiles a warp.
+        k_steps: 32-wide k steps loaded at once.
+        divisible: only for extents that are multiples of everything: nothing is clamped or checked.
         epilogue: batches, and more than the product (`epilogue`).
+        swap_ab: A and B change roles (tn).
     """
 
-    layout: Layout
-    mt: int
-    nt: int
-    steps: int
-    exact: bool = False
+    HEADER: ClassVar[str] = "sm90_gemm_small.cuh"
+    TEMPLATE: ClassVar[str] = "Lean"
+    PARAMETERS: ClassVar[Parameters] = PARAMETERS
+    READ_ONLY: ClassVar[bool] = True
+
+    layout: Literal["tn", "nn"]
+    mma_m: int
+    mma_n: int
+    k_steps: int
+    divisible: bool = False
     epilogue: bool = False
+    swap_ab: bool = False
 
     @property
     def name(self) -> str:
-        """Entry name, for example ``lean_tn_m1n2s2``; ``x`` behind it: exact, ``e``: with an epilogue."""
-        ending = "x" * self.exact + "e" * self.epilogue
-        return f"lean_{self.layout}_m{self.mt}n{self.nt}s{self.steps}{ending}"
-
-    @classmethod
-    def parse(cls, name: str) -> SmallInstance:
-        """The instance of an entry name. Raises SassafrasError."""
-        return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "small instance")
-
-    @property
-    def parameters(self) -> Parameters:
-        """Names and types of the kernel's parameters."""
-        return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
+        """Entry name, for example ``lean_tn_m1n2s2``; ``x`` behind it: divisible, ``e``: epilogue."""
+        ending = "x" * self.divisible + "e" * self.epilogue
+        return f"lean_{self._kind}_m{self.mma_m}n{self.mma_n}s{self.k_steps}{ending}"
 
     @property
     def max_threads(self) -> int:
@@ -69,8 +62,8 @@ class SmallInstance:
 
         Found by compiling; a test checks that no instance touches local memory.
         """
-        tile = (self.mt, self.nt, self.steps)
-        if tile in _MANY_THREADS and not self.exact:
+        tile = (self.mma_m, self.mma_n, self.k_steps)
+        if tile in _MANY_THREADS and not self.divisible:
             return 1024
         return 256 if tile in (_FEW_THREADS_NN if self.layout == "nn" else _FEW_THREADS_TN) else 512
 
@@ -80,30 +73,32 @@ class SmallInstance:
         return min(255, 65536 // self.max_threads)
 
     @property
-    def source(self) -> str:
-        """CUDA C++ of the entry."""
-        kernel = f"sassafras::Lean<{self.mt}, {self.nt}, {self.steps}, "
-        kernel += f"sassafras::Layout::{self.layout.upper()}, {'true' if self.exact else 'false'}"
-        return plain_entry(
-            self.name, "sm90_gemm_small.cuh", kernel, self.parameters, self.max_threads, self.epilogue
-        )
+    def bounds(self) -> str:
+        """See `max_threads`."""
+        return str(self.max_threads)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        layout = f"sassafras::Layout::{self._kind.upper()}"
+        return self.mma_m, self.mma_n, self.k_steps, layout, self.divisible, *(True,) * self.epilogue
 
 
 _MANY_THREADS = frozenset({(1, 1, 1), (1, 1, 2), (1, 2, 1), (1, 2, 2)})
 _FEW_THREADS_TN = frozenset({(1, 8, 1), (2, 4, 1), (2, 4, 2), (2, 8, 1), (4, 4, 1)})
 _FEW_THREADS_NN = frozenset({(2, 8, 1), (4, 4, 1)})
 
-#: all that are compiled: mt, nt, steps, for any extents or exact
+#: all that are compiled: mma_m, mma_n, k_steps, for any extents or divisible ones
 INSTANCES: tuple[SmallInstance, ...] = (
     SmallInstance("tn", 1, 1, 2),
     SmallInstance("tn", 1, 1, 4),
     SmallInstance("tn", 1, 2, 2),
-    SmallInstance("tn", 1, 1, 2, exact=True),
-    SmallInstance("tn", 1, 2, 2, exact=True),
+    SmallInstance("tn", 1, 1, 2, divisible=True),
+    SmallInstance("tn", 1, 2, 2, divisible=True),
     SmallInstance("nn", 1, 2, 1),
-    SmallInstance("nn", 1, 2, 2, exact=True),
-    SmallInstance("tn_swapped", 1, 1, 4),
-    SmallInstance("tn_swapped", 1, 2, 2),
+    SmallInstance("nn", 1, 2, 2, divisible=True),
+    SmallInstance("tn", 1, 1, 4, swap_ab=True),
+    SmallInstance("tn", 1, 2, 2, swap_ab=True),
 )
 #: those with an epilogue (`epilogue`), compiled when asked for
 EPILOGUE_INSTANCES: tuple[SmallInstance, ...] = (
@@ -120,7 +115,7 @@ class SmallConfig(Configuration):
         instance: the compiled kernel.
         warps_m, warps_n: warp tiles of a CTA, powers of two.
         warps_k: warps that split k within a CTA.
-        cluster: CTAs that split k (distributed shared memory), 1 to 8.
+        cluster_split_k: CTAs that split k (distributed shared memory), 1 to 8.
     """
 
     FAMILY: ClassVar[str] = "small"
@@ -129,32 +124,13 @@ class SmallConfig(Configuration):
     warps_m: int = 1
     warps_n: int = 1
     warps_k: int = 1
-    cluster: int = 1
+    cluster_split_k: int = 1
     mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
-    def stem(self) -> str:
-        """For example ``lean_tn_m1n2s2/w1x1x8/c2``: warps along m, n, k, and the cluster."""
-        return f"{self.instance.name}/w{self.warps_m}x{self.warps_n}x{self.warps_k}/c{self.cluster}"
-
-    @classmethod
-    def _parse(cls, stem: str) -> SmallConfig:
-        try:
-            entry, warps, cluster = stem.split("/")
-            m, n, k = (int(part) for part in warps.removeprefix("w").split("x"))
-            return cls(SmallInstance.parse(entry), m, n, k, int(cluster.removeprefix("c")))
-        except ValueError as error:
-            raise SassafrasError("not a small configuration", where=stem) from error
-
-    @property
-    def layout(self) -> str:
-        """``nn`` or ``tn``: how B has to lie in memory."""
-        return "nn" if self.instance.layout == "nn" else "tn"
-
-    @property
-    def swapped(self) -> bool:
-        """A and B change roles."""
-        return self.instance.layout == "tn_swapped"
+    def launch_name(self) -> str:
+        """For example ``w1x1x8/c2``: warps along m, n, k, and the cluster."""
+        return f"w{self.warps_m}x{self.warps_n}x{self.warps_k}/c{self.cluster_split_k}"
 
     @property
     def threads(self) -> int:
@@ -162,19 +138,19 @@ class SmallConfig(Configuration):
         return 32 * self.warps_m * self.warps_n * self.warps_k
 
     @property
-    def slices(self) -> int:
-        """Into how many parts k is split."""
-        return self.warps_k * self.cluster
+    def ranges(self) -> int:
+        """Into how many ranges k is split in all."""
+        return self.warps_k * self.cluster_split_k
 
     @property
     def tile(self) -> tuple[int, int]:
         """Rows and columns of a CTA's tile (of the swapped problem, if swapped)."""
-        return 16 * self.instance.mt * self.warps_m, 8 * self.instance.nt * self.warps_n
+        return 16 * self.instance.mma_m * self.warps_m, 8 * self.instance.mma_n * self.warps_n
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory a CTA: every slice's FP32 partial tile; 0 without split."""
-        if self.slices == 1:
+        if self.ranges == 1:
             return 0
         rows, columns = self.tile
         return 4 * rows * columns * self.warps_k
@@ -184,15 +160,13 @@ class SmallConfig(Configuration):
         for what, value in (("warps_m", self.warps_m), ("warps_n", self.warps_n)):
             if value < 1 or value & (value - 1):
                 return f"{what} {value} is not a power of two"
-        if self.warps_k < 1 or not 1 <= self.cluster <= 8:
-            return (
-                f"warps_k {self.warps_k} and cluster {self.cluster} must be positive, the cluster at most 8"
-            )
+        if self.warps_k < 1 or not 1 <= self.cluster_split_k <= 8:
+            return f"warps_k {self.warps_k}, cluster {self.cluster_split_k}: at least 1, at most 8 CTAs"
         if max(shape.m, shape.n, shape.k) >= 1 << 31:
             return f"{shape}: extents have 32 bits"
         if shape.k % 8:
             return f"k {shape.k} is not a multiple of 8: rows would not be 16-byte aligned"
-        if not self.swapped and shape.n % 8:
+        if not self.swap_ab and shape.n % 8:
             return f"n {shape.n} is not a multiple of 8: rows of C (and of B in nn) would not be aligned"
         if self.threads > self.instance.max_threads:
             return f"{self.threads} threads, {self.instance.name} is built for {self.instance.max_threads}"
@@ -202,13 +176,13 @@ class SmallConfig(Configuration):
         if max(tiles_m, tiles_n) > GRID_LIMIT:
             return f"{tiles_m} x {tiles_n} tiles, a grid takes {GRID_LIMIT} along each"
         steps = ceil_div(shape.k, STEP)
-        if self.slices > steps:
-            return f"{self.slices} slices of {steps} k steps: some would be empty"
-        if self.instance.exact:
+        if self.ranges > steps:
+            return f"{self.ranges} slices of {steps} k steps: some would be empty"
+        if self.instance.divisible:
             rows, columns = self.tile
-            whole = STEP * self.instance.steps * self.slices
+            whole = STEP * self.instance.k_steps * self.ranges
             if shape.m % rows or shape.n % columns or shape.k % whole:
-                return f"not exact: m, n, k have to be multiples of {rows}, {columns}, {whole}"
+                return f"not divisible: m, n, k have to be multiples of {rows}, {columns}, {whole}"
         if self._largest_offset(shape) >= 1 << 31:
             return "offsets within a tile pass 2^31 elements"
         return None
@@ -220,9 +194,9 @@ class SmallConfig(Configuration):
             return f"{rows} rows a CTA for {seen.m}"
         if self.warps_n > 1 and columns // 2 >= seen.n:
             return f"{columns} columns a CTA for {seen.n}"
-        per_slice = ceil_div(ceil_div(shape.k, STEP), self.slices)
-        if self.instance.steps > per_slice:
-            return f"loads {self.instance.steps} k steps at once, a slice has {per_slice}"
+        per_slice = ceil_div(ceil_div(shape.k, STEP), self.ranges)
+        if self.instance.k_steps > per_slice:
+            return f"loads {self.instance.k_steps} k steps at once, a slice has {per_slice}"
         return None
 
     def _launch(self, shape: Shape) -> Launch:
@@ -238,10 +212,14 @@ class SmallConfig(Configuration):
             "ldc": shape.n,
             "log2_warps_m": self.warps_m.bit_length() - 1,
             "log2_warps_n": self.warps_n.bit_length() - 1,
-            "steps_per_slice": ceil_div(steps, self.slices),
+            "steps_per_slice": ceil_div(steps, self.ranges),
         }
         return Launch(
-            (self.cluster, tiles_n, tiles_m), self.threads, self.shared_bytes, (self.cluster, 1, 1), scalars
+            (self.cluster_split_k, tiles_n, tiles_m),
+            self.threads,
+            self.shared_bytes,
+            (self.cluster_split_k, 1, 1),
+            scalars,
         )
 
     def _largest_offset(self, shape: Shape) -> int:
@@ -252,30 +230,30 @@ class SmallConfig(Configuration):
         """Microseconds, roughly; a factor is fitted."""
         instance = self.instance
         tiles_m, tiles_n = self.tiles(shape)
-        ctas = tiles_m * tiles_n * self.cluster
+        ctas = tiles_m * tiles_n * self.cluster_split_k
         warps = self.threads // 32
         by_registers = 65536 // (self.threads * max(32, instance.registers))
         resident = min(32, cost.residents(self.threads, self.shared_bytes), max(1, by_registers))
         per_multiprocessor = ceil_div(ctas, MULTIPROCESSORS)
         waves = ceil_div(per_multiprocessor, resident)
-        steps = ceil_div(ceil_div(shape.k, STEP), self.slices)
-        groups = ceil_div(steps, instance.steps)
+        steps = ceil_div(ceil_div(shape.k, STEP), self.ranges)
+        groups = ceil_div(steps, instance.k_steps)
         # each group waits for a round trip, and two are in flight
         latency = waves * cost.ROUND_TRIP * (1 + (groups - 1) / 2)
         rows, columns = self.tile
         k_of_cta = steps * STEP * self.warps_k
         from_l2 = per_multiprocessor * 2 * k_of_cta * (rows + columns) / cost.L2_BYTES
-        per_warp = 2 * STEP * (16 * instance.mt + 8 * instance.nt)
+        per_warp = 2 * STEP * (16 * instance.mma_m + 8 * instance.mma_n)
         warp_steps = per_multiprocessor * warps * steps
         from_l1 = warp_steps * per_warp / cost.L1_BYTES
-        multiply = warp_steps * 2 * instance.mt * instance.nt * cost.MMA / 4
+        multiply = warp_steps * 2 * instance.mma_m * instance.mma_n * cost.MMA / 4
         if self.layout == "nn":  # byte permutations share the issue slots
-            multiply += warp_steps * 4 * instance.nt * 2 / 4
+            multiply += warp_steps * 4 * instance.mma_n * 2 / 4
         total = cost.START + max(latency, from_l2, from_l1, multiply) + 0.3 * min(latency, from_l1)
-        if self.slices > 1:
+        if self.ranges > 1:
             total += waves * (cost.CTA_SUM + 20 * self.warps_k)
-        if self.cluster > 1:
-            total += waves * (cost.CLUSTER_SUM + 30 * self.cluster)
+        if self.cluster_split_k > 1:
+            total += waves * (cost.CLUSTER_SUM + 30 * self.cluster_split_k)
         return _SLOWER * cost.microseconds(total) + 2 * shape.m * shape.n / cost.PLAIN_STORES
 
 

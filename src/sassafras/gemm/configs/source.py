@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, ClassVar
+
 from sassafras.core import SassafrasError
 
 Parameters = tuple[tuple[str, str], ...]
@@ -25,65 +27,68 @@ _DECLARED = {
     "*fp16": "sassafras::u16 *{}",
     "*bf16": "sassafras::u16 *{}",
     "*f32": "float *{}",
-    "*u32": "sassafras::u32 *{}",
     "i32": "int {}",
     "i64": "long long {}",
     "f32": "float {}",
 }
 
 
-def entry(
-    name: str,
-    header: str,
-    template: str,
-    parameters: Parameters,
-    threads: int,
-    blocks: int = 0,
-    *,
-    epilogue: bool = False,
-) -> str:
-    """CUDA C++ of an entry that passes its parameters to ``template::run``, in order.
+class KernelInstance:
+    """Base of instances: the text of an entry that passes its parameters to the template, in order.
 
-    Args:
-        template: the kernel's type, for example ``SplitK<64, 64, ...>``.
-        blocks: CTAs a multiprocessor that the compiler plans for, 0 for none.
-        epilogue: to ``run_batched`` instead.
+    An instance has `name`, `threads`, `arguments`, `epilogue`, and `PARAMETERS` or `parameters`.
     """
-    try:
-        declared = ", ".join(_DECLARED[kind].format(parameter) for parameter, kind in parameters)
-    except KeyError as error:
-        raise SassafrasError("no parameter has this type", where=f"{name}, {error}") from error
-    passed = ", ".join(f"&{p}" if kind == "tensormap" else p for p, kind in parameters)
-    bounds = f"{threads}, {blocks}" if blocks else f"{threads}"
-    run = "run_batched" if epilogue else "run"
-    return (
-        f'#include "{header}"\n'
-        f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({declared}) {{\n'
-        f"    sassafras::{template}::{run}({{{passed}}});\n}}\n"
-    )
 
+    __slots__ = ()
+    #: the file and the template in it
+    HEADER: ClassVar[str]
+    TEMPLATE: ClassVar[str]
+    #: names and types of the kernel's parameters, in order
+    PARAMETERS: ClassVar[Parameters]
+    #: whether pointers but C's are declared as read alone: kernels that read operands by address
+    READ_ONLY: ClassVar[bool] = False
 
-def plain_entry(
-    name: str,
-    header: str,
-    template: str,
-    parameters: Parameters,
-    threads: int,
-    epilogue: bool,
-) -> str:
-    """The same for kernels that read operands by address.
+    if TYPE_CHECKING:
+        name: Any
+        threads: Any
+        arguments: Any
 
-    Args:
-        template: as for `entry`, without namespace and closing bracket.
-    """
-    pointer = {**_DECLARED, "*fp16": "const sassafras::u16 *{}"}
-    declared = ", ".join(
-        "sassafras::u16 *c" if parameter == "c" else pointer[kind].format(parameter)
-        for parameter, kind in parameters
-    )
-    passed = ", ".join(parameter for parameter, _ in parameters)
-    return (
-        f'#include "{header}"\n'
-        f'extern "C" __global__ void __launch_bounds__({threads}) {name}({declared}) {{\n'
-        f"    {template}{', true' * epilogue}>::{'run_batched' if epilogue else 'run'}({{{passed}}});\n}}\n"
-    )
+    @property
+    def _kind(self) -> str:
+        """What names say of the layout and the type."""
+        swapped, bf16 = getattr(self, "swap_ab", False), getattr(self, "dtype", "fp16") == "bf16"
+        return getattr(self, "layout", "") + "_swapped" * swapped + "_bf16" * bf16
+
+    @property
+    def bounds(self) -> str:
+        """``__launch_bounds__``."""
+        return str(self.threads)
+
+    @property
+    def parameters(self) -> Parameters:
+        """Names and types of the kernel's parameters."""
+        return self.PARAMETERS + EPILOGUE_PARAMETERS * bool(getattr(self, "epilogue", False))
+
+    @property
+    def template(self) -> str:
+        """The kernel's type in C++."""
+        told = (str(a).lower() if isinstance(a, bool) else str(a) for a in self.arguments)
+        return f"{self.TEMPLATE}<{', '.join(told)}>"
+
+    def _declared(self, name: str, kind: str) -> str:
+        if kind not in _DECLARED:
+            raise SassafrasError("no parameter has this type", where=f"{self.name}, {kind}")
+        constant = "const " * (self.READ_ONLY and kind == "*fp16" and name != "c")
+        return constant + _DECLARED[kind].format(name)
+
+    @property
+    def source(self) -> str:
+        """CUDA C++ of the entry."""
+        declared = ", ".join(self._declared(*parameter) for parameter in self.parameters)
+        passed = ", ".join(f"&{p}" if kind == "tensormap" else p for p, kind in self.parameters)
+        run = "run_batched" if getattr(self, "epilogue", False) else "run"
+        return (
+            f'#include "{self.HEADER}"\n'
+            f'extern "C" __global__ void __launch_bounds__({self.bounds}) {self.name}({declared}) {{\n'
+            f"    sassafras::{self.template}::{run}({{{passed}}});\n}}\n"
+        )

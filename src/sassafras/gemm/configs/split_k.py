@@ -5,19 +5,16 @@ One tile a CTA on TMA + WGMMA; k may be split over a cluster. For problems of fe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from sassafras.core import SassafrasError
-
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
-from .base import PLAIN, Configuration, Mode, named
-from .source import EPILOGUE_PARAMETERS, Parameters, all_of, entry
-from .tma_wgmma import TILE_K, truth
+from .base import PLAIN, Configuration, Mode
+from .source import EPILOGUE_PARAMETERS, KernelInstance, Parameters, all_of
+from .tma_wgmma import TILE_K
 
 #: the kernel's integer parameters, in order
 NUMBERS = (
@@ -35,82 +32,78 @@ NUMBERS = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class SplitKInstance:
+class SplitKInstance(KernelInstance):
     """One compiled kernel: the template's parameters.
 
     Attributes:
         layout: ``tn``, ``nn``, ``tt`` or ``nt``.
-        rows, columns: the CTA's tile (of the transposed problem when swapped); 64 rows a warpgroup.
-        stages: in shared memory, of `blocks` blocks of 64 k each.
+        tile_m, tile_n: the CTA's tile (of the transposed problem when swapped); 64 rows a warpgroup.
+        stages: in shared memory, of `k_blocks` blocks of 64 k each.
         swapped: computes the transpose of C, for small m.
         dtype: ``fp16`` or ``bf16``.
         epilogue: batches, and more than the product (`epilogue`).
-        blocks: blocks of 64 k in a stage, 1 or 2.
-        lead: stages by which the first of two warpgroups is ahead at the end.
+        k_blocks: blocks of 64 k in a stage, 1 or 2.
+        stagger: stages by which the first of two warpgroups is ahead at the end.
     """
 
+    HEADER: ClassVar[str] = "sm90_gemm_split_k.cuh"
+    TEMPLATE: ClassVar[str] = "SplitK"
     #: parts leave their sums to a second launch (`split_k_two_pass.PartialsInstance`)
     leaves: ClassVar[bool] = False
 
     layout: str
-    rows: int
-    columns: int
+    tile_m: int
+    tile_n: int
     stages: int
-    swapped: bool = False
+    swap_ab: bool = False
     dtype: str = "fp16"
     epilogue: bool = False
-    blocks: int = 1
-    lead: int = 0
+    k_blocks: int = 1
+    stagger: int = 0
 
     @property
     def name(self) -> str:
-        """For example ``cs_tn_64x128_s8q1``: stages, blocks in each; ``l3`` behind: lead, ``e``: epilogue."""
-        kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
-        ending = (f"l{self.lead}" if self.lead else "") + "e" * self.epilogue
-        return f"cs_{self.layout}{kind}_{self.rows}x{self.columns}_s{self.stages}q{self.blocks}{ending}"
-
-    @classmethod
-    def parse(cls, name: str) -> SplitKInstance:
-        """The instance of an entry name. Raises SassafrasError."""
-        return named((*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES), name, "split-K instance")
+        """For example ``cs_tn_64x128_s8q1``: stages, blocks in each; ``l3``: stagger, ``e``: epilogue."""
+        ending = (f"l{self.stagger}" if self.stagger else "") + "e" * self.epilogue
+        return f"cs_{self._kind}_{self.tile_m}x{self.tile_n}_s{self.stages}q{self.k_blocks}{ending}"
 
     @property
-    def consumers(self) -> int:
+    def math_warpgroups(self) -> int:
         """Multiplying warpgroups."""
-        return self.rows // 64
+        return self.tile_m // 64
 
     @property
     def threads(self) -> int:
         """Threads a CTA."""
-        return 128 * self.consumers + 32
+        return 128 * self.math_warpgroups + 32
 
     @property
     def registers(self) -> int:
         """Registers a thread, roughly: accumulators, addresses."""
-        return self.columns // 2 + 40
+        return self.tile_n // 2 + 40
 
     @property
     def ring(self) -> int:
         """Blocks of 64 k that the stages hold."""
-        return self.stages * self.blocks
+        return self.stages * self.k_blocks
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory a CTA, as the kernel lays it out."""
-        stages = self.ring * tma_wgmma.stage_bytes(self.rows, self.columns)
-        buffers = 4 * self.consumers * tma_wgmma.staging(self.columns, self.swapped)[2]
+        stages = self.ring * tma_wgmma.stage_bytes(self.tile_m, self.tile_n)
+        buffers = 4 * self.math_warpgroups * tma_wgmma.staging(self.tile_n, self.swap_ab)[2]
         return 1024 + stages + buffers + 16 * (self.ring + 1)
 
     def shared_bytes_of(self, slices: int) -> int:
         """The same where so many CTAs split k: their sums lie behind all else (`with_sums` of the kernel)."""
         if slices == 1:
             return self.shared_bytes
-        received = slices * ceil_div(self.columns // 16, slices) * 64 * self.rows
+        received = slices * ceil_div(self.tile_n // 16, slices) * 64 * self.tile_m
         return ceil_div(self.shared_bytes, 128) * 128 + received
 
     def k_tiles(self, shape: Shape) -> int:
         """Stages' worth of k."""
-        return ceil_div(shape.k, TILE_K * self.blocks)
+        return ceil_div(shape.k, TILE_K * self.k_blocks)
 
     @property
     def parameters(self) -> Parameters:
@@ -121,34 +114,26 @@ class SplitKInstance:
 
     def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
-        if self.rows not in (64, 128):
-            return f"{self.rows} rows: 64 or 128"
-        if why := tma_wgmma.bad_tile(self.rows, self.columns, *tma_wgmma.majors(self.layout, self.swapped)):
+        if self.tile_m not in (64, 128):
+            return f"{self.tile_m} rows: 64 or 128"
+        if why := tma_wgmma.bad_tile(self.tile_m, self.tile_n, *tma_wgmma.majors(self.layout, self.swap_ab)):
             return why
         if not 2 <= self.stages <= 32:
             return "at least two stages, and at most 32"
-        if self.blocks not in (1, 2):
-            return f"{self.blocks} blocks of k a stage: 1 or 2"
-        if self.lead and not (self.consumers == 2 and self.lead < self.stages):
+        if self.k_blocks not in (1, 2):
+            return f"{self.k_blocks} blocks of k a stage: 1 or 2"
+        if self.stagger and not (self.math_warpgroups == 2 and self.stagger < self.stages):
             return "the first of two warpgroups leads, by fewer stages than there are"
         if self.shared_bytes > SHARED_LIMIT:
             return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
         return None
 
     @property
-    def template(self) -> str:
-        """The kernel's type in C++."""
-        mn_a, mn_b = tma_wgmma.majors(self.layout, self.swapped)
-        flags = (mn_a, mn_b, self.dtype == "bf16", self.swapped)
-        numbers = (self.rows, self.columns, self.stages, self.consumers, *map(truth, flags), self.blocks)
-        more = (self.lead, truth(self.leaves), truth(self.epilogue))
-        return f"SplitK<{', '.join(map(str, numbers + more))}>"
-
-    @property
-    def source(self) -> str:
-        """CUDA C++ of the entry."""
-        header = "sm90_gemm_split_k.cuh"
-        return entry(self.name, header, self.template, self.parameters, self.threads, epilogue=self.epilogue)
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        flags = (*tma_wgmma.majors(self.layout, self.swap_ab), self.dtype == "bf16", self.swap_ab)
+        tile = self.tile_m, self.tile_n, self.stages, self.math_warpgroups
+        return *tile, *flags, self.k_blocks, self.stagger, self.leaves, self.epilogue
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -157,7 +142,7 @@ class SplitKConfig(Configuration):
 
     Attributes:
         instance: the compiled kernel.
-        slices: CTAs of a cluster that split k, 1 to 8.
+        cluster_split_k: CTAs of a cluster that split k, 1 to 8.
         band: of CTAs that multiply all of k alone: rows of tiles that are visited together (`rasterization`);
             0: row after row.
         mode: how launches follow each other.
@@ -167,50 +152,34 @@ class SplitKConfig(Configuration):
     HAS_LATE: ClassVar[bool] = True
 
     instance: SplitKInstance
-    slices: int = 1
+    cluster_split_k: int = 1
     band: int = 0
     mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
-    def stem(self) -> str:
-        """For example ``cs_tn_64x128_s8q1/c2`` (two slices), ``cs_tn_64x128_s8q1/c1g4`` (bands of four)."""
-        return f"{self.instance.name}/c{self.slices}{rasterization.ending(self.band)}"
-
-    @classmethod
-    def _parse(cls, stem: str) -> SplitKConfig:
-        if found := re.fullmatch(r"(\w+)/c(\d)(?:g([1-9]\d?))?", stem):
-            entry, slices, band = found.groups()
-            return cls(SplitKInstance.parse(entry), int(slices), int(band or 0))
-        raise SassafrasError("not a split-K configuration", where=stem)
+    def launch_name(self) -> str:
+        """For example ``c2`` (k split over two CTAs), ``c1g4`` (bands of four rows of tiles)."""
+        return f"c{self.cluster_split_k}{rasterization.ending(self.band)}"
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory a CTA needs."""
-        return self.instance.shared_bytes_of(self.slices)
-
-    @property
-    def cluster(self) -> int:
-        """CTAs of a cluster."""
-        return self.slices
-
-    @property
-    def ranges(self) -> int:
-        """Into how many ranges k is split in all."""
-        return self.slices
+        return self.instance.shared_bytes_of(self.cluster_split_k)
 
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
         i = self.instance
         if why := i.why_illegal() or tma_wgmma.misaligned(shape, self.layout):
             return why
-        if not 1 <= self.slices <= 8:
-            return f"cluster {self.slices}, 1 to 8 are possible"
+        if not 1 <= self.cluster_split_k <= 8:
+            return f"cluster {self.cluster_split_k}, 1 to 8 are possible"
         if self.band and (i.epilogue or self.ranges > 1):
             return f"bands of {self.band}: for CTAs that multiply all of k, of a single matrix"
         if max(self.tiles(shape)) > GRID_LIMIT:
             return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
         if self.shared_bytes > SHARED_LIMIT:
-            return f"with partial sums of {self.slices} slices {self.shared_bytes} bytes of shared memory"
+            ctas = self.cluster_split_k
+            return f"{self.shared_bytes} bytes of shared memory with the partial sums of {ctas} CTAs"
         tiles = i.k_tiles(shape)
         if ceil_div(tiles, ceil_div(tiles, self.ranges)) != self.ranges:
             return f"{self.ranges} slices of {tiles} k tiles: some would be empty"
@@ -222,12 +191,12 @@ class SplitKConfig(Configuration):
         if rows > 64 and rows // 2 >= seen.m:
             return f"{rows} rows a CTA for {seen.m}"
         few = seen.n <= (4 if columns >= 80 else 2) * columns
-        if self.swapped and not few and not self._fits_better(seen):
+        if self.swap_ab and not few and not self._fits_better(seen):
             return f"transposed tiles of {columns} for {seen.n} rows of C: they are for few"
         if columns > 16 and columns // 2 >= seen.n:
             return f"{columns} columns a CTA for {seen.n}"
         tiles_m, tiles_n = self.tiles(shape)
-        if (ctas := tiles_m * tiles_n * self.slices) > 8 * MULTIPROCESSORS:
+        if (ctas := tiles_m * tiles_n * self.cluster_split_k) > 8 * MULTIPROCESSORS:
             return f"{ctas} CTAs that do not outlive their tile"
         return rasterization.dominated(self.band, tiles_m, tiles_n, self.shared_bytes)
 
@@ -247,8 +216,8 @@ class SplitKConfig(Configuration):
     def _boxes(self, shape: Shape) -> tuple[int, int]:
         """Rows of a tile of A, of B, that are loaded."""
         i, seen = self.instance, self.seen(shape)
-        mn_a, mn_b = tma_wgmma.majors(i.layout, i.swapped)
-        return tma_wgmma.box_rows(seen.m, i.rows, mn_a), tma_wgmma.box_rows(seen.n, i.columns, mn_b)
+        mn_a, mn_b = tma_wgmma.majors(i.layout, i.swap_ab)
+        return tma_wgmma.box_rows(seen.m, i.tile_m, mn_a), tma_wgmma.box_rows(seen.n, i.tile_n, mn_b)
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
         return tma_wgmma.operand_maps(self.instance, self.seen(shape), shape.k, self._boxes(shape))
@@ -257,7 +226,7 @@ class SplitKConfig(Configuration):
         down, across = self.tiles(shape)
         if self.band:
             return self.band, across, ceil_div(down, self.band)
-        return self.slices, across, down
+        return self.cluster_split_k, across, down
 
     def _launch(self, shape: Shape) -> Launch:
         seen, k_tiles = self.seen(shape), self.instance.k_tiles(shape)
@@ -271,10 +240,10 @@ class SplitKConfig(Configuration):
             "late": 0,
             "last_row": tma_wgmma.last(seen.m, rows),
             "last_column": tma_wgmma.last(seen.n, columns),
-            "stage_bytes": self.instance.blocks * tma_wgmma.stage_bytes(*self._boxes(shape)),
+            "stage_bytes": self.instance.k_blocks * tma_wgmma.stage_bytes(*self._boxes(shape)),
             "band": self.band,
         }
-        cluster = (self.slices, 1, 1)
+        cluster = (self.cluster_split_k, 1, 1)
         maps = self._maps(shape)
         return Launch(self._grid(shape), self.threads, self.shared_bytes, cluster, scalars, maps)
 
@@ -282,7 +251,7 @@ class SplitKConfig(Configuration):
         """Microseconds, roughly; constants fitted to the first sweep, and to the SASS."""
         instance, (rows, columns) = self.instance, self.tile
         tiles_m, tiles_n = self.tiles(shape)
-        ctas = tiles_m * tiles_n * self.slices
+        ctas = tiles_m * tiles_n * self.cluster_split_k
         resident = cost.residents(self.threads, self.shared_bytes)
         share = cost.share_of(ctas, resident)
         waves = ceil_div(ctas, cost.at_once(self.cluster, resident))
@@ -292,10 +261,10 @@ class SplitKConfig(Configuration):
             share * cost.read_cycles(rows, columns),
             _COPY / instance.ring,
         )
-        steps = ceil_div(tma_wgmma.k_tiles(shape), self.slices)
-        once = _COPY + steps * step + 300 + share * 2 * rows * columns / self.slices / _STORE
-        if self.slices > 1:
-            once += _SUMS + _SLICE * self.slices + 4 * rows * columns / _PARTIAL
+        steps = ceil_div(tma_wgmma.k_tiles(shape), self.cluster_split_k)
+        once = _COPY + steps * step + 300 + share * 2 * rows * columns / self.cluster_split_k / _STORE
+        if self.cluster_split_k > 1:
+            once += _SUMS + _SLICE * self.cluster_split_k + 4 * rows * columns / _PARTIAL
         both = waves * once, cost.memory_cycles(shape, _MEMORY)
         return cost.microseconds(_LAUNCH + max(both) + _BESIDE * min(both))
 
@@ -321,18 +290,18 @@ def configurations(instances: Iterable[SplitKInstance]) -> Iterator[SplitKConfig
 
 
 _Tiles = tuple[tuple[int, int, int, dict[str, Any]], ...]
-_SWAPPED: dict[str, Any] = {"swapped": True}
+_SWAPPED: dict[str, Any] = {"swap_ab": True}
 #: rows, columns, stages, options: what wins somewhere. Most have as many stages as 200 KB hold, for one CTA a
 #: multiprocessor and long k; fewer are for two and more CTAs, and where slices want room for their sums
 _BOTH: _Tiles = (
     (64, 64, 6, {}),
     (64, 64, 10, {}),
-    (64, 64, 5, {"blocks": 2}),
+    (64, 64, 5, {"k_blocks": 2}),
     (64, 128, 7, {}),
     (64, 128, 8, {}),
     (128, 64, 7, {}),
-    (128, 128, 6, {"lead": 4}),
-    (128, 256, 4, {"lead": 3}),
+    (128, 128, 6, {"stagger": 4}),
+    (128, 256, 4, {"stagger": 3}),
     (64, 16, 16, _SWAPPED),
     (64, 32, 8, _SWAPPED),
     # 12288 rows of weights are 128 tiles of 96
@@ -344,12 +313,12 @@ _BOTH: _Tiles = (
 )
 _TN: _Tiles = (
     (64, 32, 8, {}),
-    (64, 32, 4, {"blocks": 2}),
-    (64, 32, 7, {"blocks": 2}),
+    (64, 32, 4, {"k_blocks": 2}),
+    (64, 32, 7, {"k_blocks": 2}),
     (64, 80, 9, {}),
     (64, 96, 8, {}),
     (128, 96, 6, {}),
-    (128, 192, 5, {"lead": 3}),
+    (128, 192, 5, {"stagger": 3}),
     (64, 32, 16, _SWAPPED),
 )
 _NN: _Tiles = (
@@ -358,7 +327,7 @@ _NN: _Tiles = (
     (128, 128, 6, {}),
     (128, 192, 5, {}),
     (128, 16, 10, _SWAPPED),
-    (64, 32, 4, {"swapped": True, "blocks": 2}),
+    (64, 32, 4, {"swap_ab": True, "k_blocks": 2}),
 )
 _BACKWARD: _Tiles = ((64, 64, 12, {}), (64, 64, 10, {}), (128, 128, 6, {}), (128, 128, 4, {}))
 _FUSED: _Tiles = ((64, 64, 6, {}), (64, 32, 8, _SWAPPED), (64, 128, 7, {}), (128, 128, 6, {}))

@@ -1,8 +1,7 @@
 """k split by two launches: parts of k leave FP32 sums in a workspace, a second kernel adds them up.
 
 The first kernel is `split_k`'s (`kernels/sm90_gemm_split_k.cuh`, LEAVES), the second
-`kernels/sm90_gemm_split_k_reduce.cuh`. A configuration's name is its first launch's,
-``cs_nn_64x128_s8q1p/c1p8+ol``; the second follows from it. The second begins while the first is at work, on
+`kernels/sm90_gemm_split_k_reduce.cuh`; it follows from the first. It begins while the first is at work, on
 one CTA a multiprocessor, or two where the first lets it start at once.
 """
 
@@ -10,20 +9,17 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-from sassafras.core import SassafrasError
-
 from ..problem.launch import MULTIPROCESSORS, Launch, NextLaunch, ceil_div
 from ..problem.shape import Shape
 from . import tma_wgmma
-from .base import PLAIN, Mode, named
-from .source import Parameters, all_of, entry
+from .base import PLAIN, Mode
+from .source import KernelInstance, Parameters, all_of
 from .split_k import SplitKConfig, SplitKInstance
-from .tma_wgmma import TILE_K, truth
+from .tma_wgmma import TILE_K
 
 #: parts that are proposed; of more than 16, some 8 to 16 are added at once
 PARTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32)
@@ -50,7 +46,7 @@ class PartialsInstance(SplitKInstance):
     def companions(self) -> tuple[ReductionInstance, ...]:
         """Second kernels that its sums may need: one for each number of parts at once."""
         terms = sorted({terms_of(parts) for parts in PARTS})
-        return tuple(ReductionInstance(t, self.swapped, self.dtype) for t in terms)
+        return tuple(ReductionInstance(t, self.swap_ab, self.dtype) for t in terms)
 
     @property
     def name(self) -> str:
@@ -59,8 +55,8 @@ class PartialsInstance(SplitKInstance):
 
     def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
-        if self.lead or self.epilogue:
-            return "parts leave their sums without a lead or an epilogue"
+        if self.stagger or self.epilogue:
+            return "parts leave their sums without a stagger or an epilogue"
         return super().why_illegal()
 
 
@@ -68,7 +64,7 @@ _NUMBERS = ("m", "n", "ldc", "parts", "tiles_m", "tiles_n", "rows", "columns", "
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class ReductionInstance:
+class ReductionInstance(KernelInstance):
     """A second kernel: the template's parameters.
 
     Attributes:
@@ -76,17 +72,18 @@ class ReductionInstance:
         swapped, dtype: as the first kernel's.
     """
 
+    HEADER: ClassVar[str] = "sm90_gemm_split_k_reduce.cuh"
+    TEMPLATE: ClassVar[str] = "SplitKReduce"
     all_shared: ClassVar[bool] = True
 
     terms: int
-    swapped: bool = False
+    swap_ab: bool = False
     dtype: str = "fp16"
 
     @property
     def name(self) -> str:
         """Entry name, for example ``add_t8``."""
-        kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
-        return f"add{kind}_t{self.terms}"
+        return f"add{self._kind}_t{self.terms}"
 
     @property
     def warps(self) -> int:
@@ -109,48 +106,34 @@ class ReductionInstance:
         return (("c", f"*{self.dtype}"), ("workspace", "*f32"), *all_of("i32", *_NUMBERS))
 
     @property
-    def template(self) -> str:
-        """The kernel's type in C++."""
-        kinds = f"{truth(self.swapped)}, {truth(self.dtype == 'bf16')}"
-        return f"SplitKReduce<{self.terms}, {self.warps}, {kinds}>"
-
-    @property
-    def source(self) -> str:
-        """CUDA C++ of the entry."""
-        header = "sm90_gemm_split_k_reduce.cuh"
-        return entry(self.name, header, self.template, self.parameters, self.threads)
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        return self.terms, self.warps, self.swap_ab, self.dtype == "bf16"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TwoPassSplitKConfig(SplitKConfig):
-    """An instance that leaves its sums, and parts of k (`slices` is 1); `launch` has both launches."""
+    """An instance that leaves its sums, and the ranges of k; `launch` has both launches."""
 
     FAMILY: ClassVar[str] = "split_k_two_pass"
 
-    parts: int = field(default=2, kw_only=True)
+    split_k: int = field(default=2, kw_only=True)
 
     @property
     def stem(self) -> str:
-        """For example ``cs_nn_64x128_s8q1p/c1p8``."""
-        return f"{self.instance.name}/c1p{self.parts}"
-
-    @classmethod
-    def _parse(cls, stem: str) -> Self:
-        if found := re.fullmatch(r"(\w+)/c1p(\d+)", stem):
-            known = (*INSTANCES, *OTHER_INSTANCES)
-            return cls(named(known, found[1], "instance that leaves its sums"), parts=int(found[2]))
-        raise SassafrasError("not a configuration of two launches", where=stem)
+        """For example ``split_k_two_pass_nn_64x128_s8q1/p8``: ranges of k."""
+        return f"{self.FAMILY}_{self.instance.name.removesuffix('p').partition('_')[2]}/p{self.split_k}"
 
     @property
     def ranges(self) -> int:
         """Into how many ranges k is split in all."""
-        return self.parts
+        return self.split_k
 
     @property
     def adding(self) -> ReductionInstance:
         """The second kernel."""
         i = self.instance
-        return ReductionInstance(terms_of(self.parts), i.swapped, i.dtype)
+        return ReductionInstance(terms_of(self.split_k), i.swap_ab, i.dtype)
 
     @property
     def instances(self) -> tuple[Any, ...]:
@@ -159,37 +142,37 @@ class TwoPassSplitKConfig(SplitKConfig):
 
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
-        if not self.instance.leaves or self.slices != 1 or self.band or self.parts < 2:
+        if not self.instance.leaves or self.cluster_split_k != 1 or self.band or self.split_k < 2:
             return f"{self.stem}: an instance that leaves its sums, one slice and several parts make a pair"
-        if self.adding.terms < min(8, self.parts):
-            return f"{self.parts} parts: no 8 to 16 of them at once divide them"
+        if self.adding.terms < min(8, self.split_k):
+            return f"{self.split_k} parts: no 8 to 16 of them at once divide them"
         return SplitKConfig.why_illegal(self, shape)
 
     def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than another; None when it may be good."""
         across = math.prod(self.tiles(shape))
-        if not FEWEST <= across * self.parts <= MULTIPROCESSORS:
-            return f"{across * self.parts} CTAs that leave sums: {FEWEST} to {MULTIPROCESSORS} pay"
+        if not FEWEST <= across * self.split_k <= MULTIPROCESSORS:
+            return f"{across * self.split_k} CTAs that leave sums: {FEWEST} to {MULTIPROCESSORS} pay"
         k_tiles = self.instance.k_tiles(shape)
-        if k_tiles < SHORTEST * self.parts:
-            return f"{k_tiles} k tiles for {self.parts} parts: each wants {SHORTEST}"
+        if k_tiles < SHORTEST * self.split_k:
+            return f"{k_tiles} k tiles for {self.split_k} parts: each wants {SHORTEST}"
         # what was tried: as many parts as there is room and k for, or the largest power of two, or half of it
         room = (parts for parts in PARTS if parts * across <= MULTIPROCESSORS)
         most = max((parts for parts in room if parts * SHORTEST <= k_tiles), default=0)
         power = 1 << max(0, most.bit_length() - 1)
-        if self.parts not in (most, power, power // 2):
-            return f"{self.parts} parts of {across} tiles, where there is room for {most}"
+        if self.split_k not in (most, power, power // 2):
+            return f"{self.split_k} parts of {across} tiles, where there is room for {most}"
         return SplitKConfig.dominated(self, shape)
 
     def ctas(self, shape: Shape) -> int:
         """CTAs of the first launch; of any shape, also one that it cannot run."""
-        return math.prod(self.tiles(shape)) * self.parts
+        return math.prod(self.tiles(shape)) * self.split_k
 
     def _grid(self, shape: Shape) -> tuple[int, int, int]:
         # one part's CTAs follow each other, and of m and n what has fewer tiles first: a GPC fetches what
         # several of its CTAs ask for once
         fewer, more = sorted(self.tiles(shape))
-        return fewer, more, self.parts
+        return fewer, more, self.split_k
 
     def _launch(self, shape: Shape) -> Launch:
         first = SplitKConfig._launch(self, shape)
@@ -206,13 +189,13 @@ class TwoPassSplitKConfig(SplitKConfig):
         (tiles_m, tiles_n), (rows, columns) = self.tiles(shape), self.tile
         scalars = {
             **{name: first.scalars[name] for name in ("m", "n", "ldc", "last_row", "last_column")},
-            "parts": self.parts,
+            "parts": self.split_k,
             "tiles_m": tiles_m,
             "tiles_n": tiles_n,
             "rows": rows,
             "columns": columns,
         }
-        ctas = MULTIPROCESSORS * (2 if self.mode.overlap and not self.mode.late else 1)
+        ctas = MULTIPROCESSORS * (2 if self.mode.pdl and not self.mode.trigger_late else 1)
         return Launch(
             (min(ctas, tiles_m * tiles_n * rows * columns // 256), 1, 1),
             self.adding.threads,
@@ -225,7 +208,7 @@ class TwoPassSplitKConfig(SplitKConfig):
 
     def in_modes(self) -> list[Self]:
         """Plain, and overlapping the launch ahead with the second at once or late."""
-        modes = (PLAIN, Mode(overlap=True), Mode(overlap=True, late=True))
+        modes = (PLAIN, Mode(pdl=True), Mode(pdl=True, trigger_late=True))
         return [replace(self, mode=mode) for mode in modes]
 
     def estimate_us(self, shape: Shape) -> float:
@@ -236,7 +219,7 @@ class TwoPassSplitKConfig(SplitKConfig):
         """
         rows, columns = self.tile
         ctas = self.ctas(shape)  # a selector asks about neighbours, too, where it may be illegal
-        k_tiles = ceil_div(tma_wgmma.k_tiles(shape), self.parts)
+        k_tiles = ceil_div(tma_wgmma.k_tiles(shape), self.split_k)
         k = TILE_K * k_tiles * ceil_div(ctas, MULTIPROCESSORS)
         *_, beside, longest = sorted(
             (
@@ -264,4 +247,4 @@ OTHER_INSTANCES = tuple(replace(instance, dtype="bf16") for instance in INSTANCE
 def configurations(instances: Iterable[PartialsInstance]) -> Iterator[TwoPassSplitKConfig]:
     """Every configuration, in a fixed order, legal or not."""
     for instance, parts in itertools.product(instances, PARTS):
-        yield TwoPassSplitKConfig(instance, parts=parts)
+        yield TwoPassSplitKConfig(instance, split_k=parts)

@@ -15,10 +15,10 @@ LAYOUTS = {"tn": (False, False), "nn": (False, True), "tt": (True, False), "nt":
 WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 152, 160, 168, 176, 192, 256)
 
 
-def majors(layout: str, swapped: bool) -> tuple[bool, bool]:
+def majors(layout: str, swap_ab: bool) -> tuple[bool, bool]:
     """Whether the kernel's A and B are contiguous along their rows (MN-major) instead of k."""
     a, b = LAYOUTS[layout]
-    return (b, a) if swapped else (a, b)
+    return (b, a) if swap_ab else (a, b)
 
 
 def misaligned(shape: Shape, layout: str) -> str | None:
@@ -56,7 +56,7 @@ def operand_maps(instance: Any, seen: Shape, k: int, boxes: tuple[int, int]) -> 
     return {
         f"map_{name}": operand_map(name, extent, k, rows, mn_major, instance.dtype)
         for name, extent, rows, mn_major in zip(
-            "ab", extents, boxes, majors(instance.layout, instance.swapped), strict=True
+            "ab", extents, boxes, majors(instance.layout, instance.swap_ab), strict=True
         )
     }
 
@@ -78,13 +78,13 @@ def box_rows(extent: int, rows: int, mn_major: bool) -> int:
     return rows if mn_major else min(extent, rows)
 
 
-def staging(columns: int, swapped: bool) -> tuple[int, int, int]:
+def staging(columns: int, swap_ab: bool) -> tuple[int, int, int]:
     """(rows, columns) of C in a warp's store buffer, and its bytes (`Staging` in hopper_tile.cuh)."""
-    width = columns if swapped else next(w for w in (64, 32, 16) if columns % w == 0)
-    return (width, 16, 32 * width) if swapped else (16, width, 32 * width)
+    width = columns if swap_ab else next(w for w in (64, 32, 16) if columns % w == 0)
+    return (width, 16, 32 * width) if swap_ab else (16, width, 32 * width)
 
 
-def stored(columns: int, swapped: bool, together: bool = False) -> tuple[int, int, int]:
+def stored(columns: int, swap_ab: bool, together: bool = False) -> tuple[int, int, int]:
     """`staging` of the persistent kernel: 64 columns if there are so many, the last ones twice.
 
     Args:
@@ -92,7 +92,7 @@ def stored(columns: int, swapped: bool, together: bool = False) -> tuple[int, in
     """
     if together:
         return 64, 64, 2048
-    return staging(64 if columns >= 64 and not swapped else columns, swapped)
+    return staging(64 if columns >= 64 and not swap_ab else columns, swap_ab)
 
 
 def stage_bytes(rows: int, columns: int) -> int:
@@ -140,8 +140,3 @@ def bad_tile(
         if extent % unit:
             return f"{extent} rows of {name}'s tile are no multiple of {unit}"
     return None
-
-
-def truth(value: bool) -> str:
-    """A template argument."""
-    return "true" if value else "false"

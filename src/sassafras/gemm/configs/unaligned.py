@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
-
-from sassafras.core import SassafrasError
+from typing import Any, ClassVar
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
-from .base import PLAIN, Configuration, Mode, named
-from .source import EPILOGUE_PARAMETERS, Parameters, all_of, entry
+from .base import PLAIN, Configuration, Mode
+from .source import KernelInstance, Parameters, all_of
 from .tma_wgmma import TILE_K
 
 #: rows of which every so many-th lie a multiple of 16 bytes apart, whatever their length
@@ -27,66 +24,62 @@ BANDS = tuple(band for band in rasterization.BANDS if band & (band - 1) == 0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class UnalignedInstance:
+class UnalignedInstance(KernelInstance):
     """One compiled kernel: the template's parameters.
 
     Attributes:
         layout: ``tn`` (B is n x k).
-        rows, columns: the CTA's tile; 64 rows a warpgroup.
+        tile_m, tile_n: the CTA's tile; 64 rows a warpgroup.
         stages: k tiles in shared memory.
         epilogue: more than the product (`epilogue`), of one matrix.
     """
 
+    HEADER: ClassVar[str] = "sm90_gemm_unaligned.cuh"
+    TEMPLATE: ClassVar[str] = "AnyRows"
+    PARAMETERS: ClassVar[Parameters] = (
+        *all_of("tensormap", "a_more", "a_less", "b_more", "b_less"),
+        ("c", "*fp16"),
+        *all_of("i32", "m", "n", "k", "lda", "ldb", "ldc", "tiles_per_slice", "late", "log2_band"),
+    )
+
     layout: str
-    rows: int
-    columns: int
+    tile_m: int
+    tile_n: int
     stages: int
     epilogue: bool = False
 
     @property
     def name(self) -> str:
         """Entry name, for example ``any_tn_64x128_s8``."""
-        return f"any_{self.layout}_{self.rows}x{self.columns}_s{self.stages}" + "e" * self.epilogue
-
-    @classmethod
-    def parse(cls, name: str) -> UnalignedInstance:
-        """The instance of an entry name. Raises SassafrasError."""
-        return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "instance for rows of any length")
+        return f"any_{self.layout}_{self.tile_m}x{self.tile_n}_s{self.stages}" + "e" * self.epilogue
 
     @property
-    def consumers(self) -> int:
+    def math_warpgroups(self) -> int:
         """Multiplying warpgroups."""
-        return self.rows // 64
+        return self.tile_m // 64
 
     @property
     def threads(self) -> int:
         """Threads a CTA."""
-        return 128 * self.consumers + 32 * LOADERS
+        return 128 * self.math_warpgroups + 32 * LOADERS
 
     @property
     def registers(self) -> int:
         """Registers a thread, roughly: accumulators, a row's chunks that move, addresses."""
-        return self.columns // 2 + 48
+        return self.tile_n // 2 + 48
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory a CTA: the stages, or the padded FP32 tile, whichever is larger; barriers."""
-        stages = self.stages * tma_wgmma.stage_bytes(self.rows, self.columns)
-        return 1024 + max(stages, 4 * self.rows * (self.columns + 8)) + 16 * self.stages
-
-    @property
-    def parameters(self) -> Parameters:
-        """Names and types of the kernel's parameters."""
-        maps = all_of("tensormap", "a_more", "a_less", "b_more", "b_less")
-        lines = all_of("i32", "m", "n", "k", "lda", "ldb", "ldc", "tiles_per_slice", "late", "log2_band")
-        return (*maps, ("c", "*fp16"), *lines, *EPILOGUE_PARAMETERS * self.epilogue)
+        stages = self.stages * tma_wgmma.stage_bytes(self.tile_m, self.tile_n)
+        return 1024 + max(stages, 4 * self.tile_m * (self.tile_n + 8)) + 16 * self.stages
 
     def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
         if self.layout != "tn":
             return f"layout {self.layout}: tn only"
-        if self.rows not in (64, 128) or self.columns not in (64, 128, 256):
-            return f"a tile of {self.rows} x {self.columns}: 64 or 128 rows, 64, 128 or 256 columns"
+        if self.tile_m not in (64, 128) or self.tile_n not in (64, 128, 256):
+            return f"a tile of {self.tile_m} x {self.tile_n}: 64 or 128 rows, 64, 128 or 256 columns"
         if self.stages < 3:
             return "at least three stages: a row may end in the next"
         if self.shared_bytes > SHARED_LIMIT:
@@ -94,16 +87,9 @@ class UnalignedInstance:
         return None
 
     @property
-    def template(self) -> str:
-        """The kernel's type in C++."""
-        numbers = (self.rows, self.columns, self.stages)
-        return f"AnyRows<{', '.join(map(str, numbers))}{', true' * self.epilogue}>"
-
-    @property
-    def source(self) -> str:
-        """CUDA C++ of the entry."""
-        header = "sm90_gemm_unaligned.cuh"
-        return entry(self.name, header, self.template, self.parameters, self.threads, epilogue=self.epilogue)
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        return self.tile_m, self.tile_n, self.stages, *(True,) * self.epilogue
 
 
 #: rows, columns, stages: as many as 200 KB hold, for one CTA a multiprocessor; half of it for small tiles
@@ -120,7 +106,7 @@ class UnalignedConfig(Configuration):
 
     Attributes:
         instance: the compiled kernel.
-        slices: CTAs of a cluster that split k.
+        cluster_split_k: CTAs of a cluster that split k.
         band: of CTAs that multiply all of k: rows of tiles that are visited together (`rasterization`);
             0: row after row.
         mode: how launches follow each other.
@@ -130,39 +116,27 @@ class UnalignedConfig(Configuration):
     HAS_LATE: ClassVar[bool] = True
 
     instance: UnalignedInstance
-    slices: int = 1
+    cluster_split_k: int = 1
     band: int = 0
     mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
-    def stem(self) -> str:
-        """For example ``any_tn_64x128_s8/c2``, ``any_tn_64x64_s6/c1g4`` (bands of four)."""
-        return f"{self.instance.name}/c{self.slices}{rasterization.ending(self.band)}"
-
-    @classmethod
-    def _parse(cls, stem: str) -> UnalignedConfig:
-        if found := re.fullmatch(r"(\w+)/c(\d+)(?:g([1-9]\d?))?", stem):
-            name, slices, band = found.groups()
-            return cls(UnalignedInstance.parse(name), int(slices), int(band or 0))
-        raise SassafrasError("not a configuration for rows of any length", where=stem)
+    def launch_name(self) -> str:
+        """``c2``: k split over two CTAs, ``c1g4``: bands of four rows of tiles."""
+        return f"c{self.cluster_split_k}{rasterization.ending(self.band)}"
 
     @property
     def any_line(self) -> bool:
         """It takes any leading dimensions."""
         return True
 
-    @property
-    def cluster(self) -> int:
-        """CTAs of a cluster."""
-        return self.slices
-
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot run this shape; None when it may."""
         if why := self.instance.why_illegal():
             return why
-        if not 1 <= self.slices <= 8:
-            return f"cluster {self.slices}, 1 to 8 are possible"
-        if self.band and (self.slices > 1 or self.instance.epilogue):
+        if not 1 <= self.cluster_split_k <= 8:
+            return f"cluster {self.cluster_split_k}, 1 to 8 are possible"
+        if self.band and (self.cluster_split_k > 1 or self.instance.epilogue):
             return f"bands of {self.band}: for CTAs that multiply all of k, without an epilogue"
         if self.band not in (0, *BANDS):
             return f"bands of {self.band}: {', '.join(map(str, BANDS))} are possible"
@@ -171,8 +145,8 @@ class UnalignedConfig(Configuration):
         if max(extents := self._grid(shape)) > GRID_LIMIT:
             return f"{max(extents)} tiles, a grid takes {GRID_LIMIT} along each extent"
         tiles = tma_wgmma.k_tiles(shape)
-        if ceil_div(tiles, ceil_div(tiles, self.slices)) != self.slices:
-            return f"{self.slices} slices of {tiles} k tiles: some would be empty"
+        if ceil_div(tiles, ceil_div(tiles, self.cluster_split_k)) != self.cluster_split_k:
+            return f"{self.cluster_split_k} slices of {tiles} k tiles: some would be empty"
         return None
 
     def dominated(self, shape: Shape) -> str | None:
@@ -185,7 +159,9 @@ class UnalignedConfig(Configuration):
         if columns > 64 and columns // 2 >= shape.n:
             return f"{columns} columns a CTA for {shape.n}"
         tiles_m, tiles_n = self.tiles(shape)
-        if (ctas := tiles_m * tiles_n) * self.slices > 4 * MULTIPROCESSORS and self.slices > 1:
+        if (
+            ctas := tiles_m * tiles_n
+        ) * self.cluster_split_k > 4 * MULTIPROCESSORS and self.cluster_split_k > 1:
             return f"{ctas} tiles fill the GPU without a split"
         return rasterization.dominated(self.band, tiles_m, tiles_n, self.shared_bytes)
 
@@ -198,7 +174,7 @@ class UnalignedConfig(Configuration):
     def _grid(self, shape: Shape) -> tuple[int, int, int]:
         """Along y the columns of a band, of which the last may be short of rows; a band of one row for 0."""
         (tiles_m, tiles_n), band = self.tiles(shape), max(1, self.band)
-        return self.slices, band * tiles_n, ceil_div(tiles_m, band)
+        return self.cluster_split_k, band * tiles_n, ceil_div(tiles_m, band)
 
     def _launch(self, shape: Shape) -> Launch:
         scalars = {
@@ -208,7 +184,7 @@ class UnalignedConfig(Configuration):
             "lda": shape.k,
             "ldb": shape.k,
             "ldc": shape.n,
-            "tiles_per_slice": ceil_div(tma_wgmma.k_tiles(shape), self.slices),
+            "tiles_per_slice": ceil_div(tma_wgmma.k_tiles(shape), self.cluster_split_k),
             "late": 0,
             "log2_band": max(1, self.band).bit_length() - 1,
         }
@@ -216,7 +192,7 @@ class UnalignedConfig(Configuration):
             self._grid(shape),
             self.threads,
             self.shared_bytes,
-            (self.slices, 1, 1),
+            (self.cluster_split_k, 1, 1),
             scalars,
             self._maps(shape),
         )
@@ -225,7 +201,7 @@ class UnalignedConfig(Configuration):
         """Microseconds, roughly; constants as those of the split-K kernel were fitted first."""
         instance, (rows, columns) = self.instance, self.tile
         tiles_m, tiles_n = self.tiles(shape)
-        ctas = tiles_m * tiles_n * self.slices
+        ctas = tiles_m * tiles_n * self.cluster_split_k
         resident = cost.residents(self.threads, self.shared_bytes)
         share = cost.share_of(ctas, resident)
         waves = ceil_div(ctas, cost.at_once(self.cluster, resident))
@@ -236,10 +212,10 @@ class UnalignedConfig(Configuration):
             share * (rows + columns) * _MOVE * bool(shape.k % 8),
             _COPY / instance.stages,
         )
-        store = share * rows * columns * (8 / 128 + 2 / _STORE / self.slices)
-        once = _COPY + ceil_div(tma_wgmma.k_tiles(shape), self.slices) * step + 600 + store
-        if self.slices > 1:
-            once += _SUM + _SLICE * self.slices + 4 * rows * columns / _PARTIAL
+        store = share * rows * columns * (8 / 128 + 2 / _STORE / self.cluster_split_k)
+        once = _COPY + ceil_div(tma_wgmma.k_tiles(shape), self.cluster_split_k) * step + 600 + store
+        if self.cluster_split_k > 1:
+            once += _SUM + _SLICE * self.cluster_split_k + 4 * rows * columns / _PARTIAL
         return cost.microseconds(_LAUNCH + max(waves * once, cost.memory_cycles(shape, _MEMORY)))
 
 

@@ -16,7 +16,6 @@ except ImportError as error:
 from ..configs.epilogue import ACTIVATIONS
 from . import eligible
 from .composed import activated, asks_more, check, composed, fits, wants_grad
-from .counters import Counters
 from .cublaslt import LtMember
 from .driver import Driver
 from .launcher_python import Torch
@@ -118,7 +117,6 @@ def _make_engine() -> None:
     side = Torch(
         matmul=torch.matmul,
         empty_bytes=_empty_bytes,
-        counters=Counters(driver),
         stream=torch._C._cuda_getCurrentRawStream,
         grad_enabled=torch.is_grad_enabled,
         strict=_strict,

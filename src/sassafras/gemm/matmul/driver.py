@@ -10,7 +10,7 @@ import ctypes
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
 from sassafras.core import DeviceError
@@ -21,13 +21,8 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, percent
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _CLUSTER = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 _OVERLAP = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-_CAPTURING = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
-_NO_DESTRUCTOR_SYNC = 1  # CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
-_MOVE = 1  # CU_GRAPH_USER_OBJECT_MOVE
-_SEMAPHORE_BYTES = 64  # sem_t has 32 with glibc, 16 with musl
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
@@ -46,20 +41,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuTensorMapEncodeTiled": (
         c_void_p, c_int, c_uint, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,
     ),
-    "cuStreamIsCapturing": (c_void_p, POINTER(c_int)),
-    "cuStreamGetId": (c_void_p, POINTER(c_ulonglong)),
-    "cuStreamGetCaptureInfo_v2": (
-        c_void_p, POINTER(c_int), POINTER(c_ulonglong), POINTER(c_void_p), c_void_p, c_void_p,
-    ),
-    "cuUserObjectCreate": (POINTER(c_void_p), c_void_p, c_void_p, c_uint, c_uint),
-    "cuUserObjectRelease": (c_void_p, c_uint),
-    "cuGraphRetainUserObject": (c_void_p, c_void_p, c_uint, c_uint),
     "cuThreadExchangeStreamCaptureMode": (POINTER(c_int),),
-    "cuMemAlloc_v2": (POINTER(c_ulonglong), c_size_t),
-    "cuMemFree_v2": (c_ulonglong,),
-    "cuStreamCreate": (POINTER(c_void_p), c_uint),
-    "cuMemsetD32Async": (c_ulonglong, c_uint, c_size_t, c_void_p),
-    "cuStreamSynchronize": (c_void_p,),
 }  # fmt: skip
 
 #: names under which the compiled launcher asks for a function
@@ -122,27 +104,6 @@ def launch_config(
     return config
 
 
-class Release:
-    """Says when a graph, its instances and all that they have launched are gone.
-
-    The driver's own thread counts a semaphore up then: code that needs no interpreter, which may be shut down
-    or wait for the driver by then. Semaphores are never freed: nothing tells when that thread has left one.
-    """
-
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL(None)
-        self._library.calloc.restype = c_void_p
-        self.semaphore = c_void_p(self._library.calloc(1, _SEMAPHORE_BYTES))
-        if not self.semaphore or self._library.sem_init(self.semaphore, 0, 0):
-            raise MemoryError("no semaphore")
-        #: what the driver calls, with the semaphore
-        self.callback = ctypes.cast(self._library.sem_post, c_void_p)
-
-    def happened(self) -> bool:
-        """True once, after it has happened."""
-        return int(self._library.sem_trywait(self.semaphore)) == 0
-
-
 class Driver:
     """The loaded driver library. Raises DeviceError when it is not there or too old. Any thread may call it.
 
@@ -166,7 +127,6 @@ class Driver:
         self.call("cuInit", 0)
         self._lock = threading.Lock()
         self._contexts: dict[int, int] = {}
-        self._streams: dict[int, c_void_p] = {}
 
     def call(self, name: str, *args: Any) -> None:
         """Raises DriverError."""
@@ -235,63 +195,6 @@ class Driver:
                 self.call("cuFuncSetAttribute", function, _CARVEOUT, 100)
         return int(function.value or 0)
 
-    def zeros(self, ordinal: int, words: int) -> int:
-        """Address of zeroed 32-bit words; even while some stream is being captured."""
-        address = c_ulonglong()
-        with self.current(self.context(ordinal)):
-            self.call("cuMemAlloc_v2", byref(address), 4 * words)
-            try:
-                self._zero(ordinal, address.value, words)
-            except DriverError:
-                self.call("cuMemFree_v2", address)
-                raise
-        return address.value
-
-    def zero(self, ordinal: int, address: int, words: int) -> None:
-        """Zero 32-bit words now, even while some stream is being captured."""
-        with self.current(self.context(ordinal)):
-            self._zero(ordinal, address, words)
-
-    def _zero(self, ordinal: int, address: int, words: int) -> None:
-        with self._lock:
-            if ordinal not in self._streams:
-                made = c_void_p()
-                self.call("cuStreamCreate", byref(made), _NON_BLOCKING)
-                self._streams[ordinal] = made
-            stream = self._streams[ordinal]
-        self.call("cuMemsetD32Async", address, 0, words, stream)
-        self.call("cuStreamSynchronize", stream)
-
-    def free(self, ordinal: int, address: int) -> None:
-        """Free what `zeros` gave. The driver waits for everything that the GPU has been given so far."""
-        with self.current(self.context(ordinal)):
-            self.call("cuMemFree_v2", address)
-
-    def stream_id(self, stream: int) -> int:
-        """A number that no other stream of the program ever has. The stream's context is current."""
-        number = c_ulonglong()
-        self.call("cuStreamGetId", stream, byref(number))
-        return number.value
-
-    def capture(self, stream: int) -> tuple[int, int]:
-        """(id of the capture, the graph) while a stream is captured, else zeros."""
-        status, number, graph = c_int(), c_ulonglong(), c_void_p()
-        self.call("cuStreamGetCaptureInfo_v2", stream, byref(status), byref(number), byref(graph), None, None)
-        return (number.value, int(graph.value or 0)) if status.value == _CAPTURING else (0, 0)
-
-    def released_with(self, graph: int) -> Release:
-        """Tell when a graph that is being captured is gone, with all instances and executions."""
-        release, made = Release(), c_void_p()
-        self.call(
-            "cuUserObjectCreate", byref(made), release.semaphore, release.callback, 1, _NO_DESTRUCTOR_SYNC
-        )
-        try:
-            self.call("cuGraphRetainUserObject", graph, made, 1, _MOVE)
-        except DriverError:
-            self.call("cuUserObjectRelease", made, 1)
-            raise
-        return release
-
     def encode(self, target: int, address: int, described: tuple[Any, ...]) -> int:
         """cuTensorMapEncodeTiled into `target` (128 bytes, 64-byte aligned); the error code.
 
@@ -308,4 +211,4 @@ class Driver:
         )
 
 
-__all__ = ["Driver", "DriverError", "LaunchConfig", "Release", "launch_config"]
+__all__ = ["Driver", "DriverError", "LaunchConfig", "launch_config"]

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .counters import PER_THREAD
-from .driver import Driver, DriverError, LaunchConfig, launch_config
+from .driver import Driver, LaunchConfig, launch_config
 from .plan import KernelPlan, LaunchPlan
 from .problem import MatmulCall, Problem, ReadCall, read
 
+#: CU_STREAM_PER_THREAD: another stream in every thread, which torch's allocator does not know
+PER_THREAD = 2
 _KEEP_MAPS = 4
 _UNKNOWN: Any = object()
 
@@ -28,8 +29,6 @@ class Torch:
     Attributes:
         matmul: ``torch.matmul``.
         empty_bytes: (bytes, device ordinal) -> a fresh uint8 tensor.
-        counters: (words, device ordinal, stream) -> address of words that are zero (`counters.Counters`); the
-            stream's context is current.
         stream: device ordinal -> handle of the current stream.
         grad_enabled: is autograd recording?
         strict: must reductions be FP32, or results reproducible?
@@ -42,7 +41,6 @@ class Torch:
 
     matmul: Callable[..., Any]
     empty_bytes: Callable[[int, int], Any]
-    counters: Callable[[int, int, int], int]
     stream: Callable[[int], int]
     grad_enabled: Callable[[], bool]
     strict: Callable[[], bool]
@@ -70,7 +68,7 @@ class KernelLauncher:
 
     def serves(self, stream: int) -> bool:
         """False where threads would share scratch: the stream is another one in each of them."""
-        return stream != PER_THREAD or not (self.plan.workspace or self.plan.counters)
+        return stream != PER_THREAD or not self.plan.workspace
 
     def launch(self, torch: Torch, device: int, values: dict[str, int], stream: int) -> int:
         """The driver's error code; `values` by parameter."""
@@ -84,14 +82,10 @@ class KernelLauncher:
         if push and (code := self.driver.function("cuCtxPushCurrent_v2")(self.context)):
             return int(code)
         try:
-            if plan.counters:
-                values = {**values, "counters": torch.counters(plan.counters, device, stream)}
             for one in self._launches:
                 if code := one.enqueue(values, stream):
                     return code
             return 0
-        except DriverError as error:
-            return error.code
         finally:
             if push:
                 self.driver.function("cuCtxPopCurrent_v2")(ctypes.byref(before))

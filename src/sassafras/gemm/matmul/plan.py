@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..configs import epilogue, registry
 from ..configs.epilogue import Batch, Lines
-from ..configs.registry import Config, dtype
+from ..configs.registry import Config
 from ..problem.launch import Launch
 from ..problem.shape import Shape
 from .problem import BETA, DTYPES, Problem
@@ -15,8 +15,8 @@ from .problem import BETA, DTYPES, Problem
 #: CUtensorMapDataType, CUtensorMapSwizzle
 _MAP_TYPES = {"fp16": 6, "bf16": 9}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-#: parameters that are given by their names at each launch (`ReadCall.values`, workspace and counters)
-_GIVEN = ("workspace", "counters", "bias", "addend", "alpha", "beta", "activation")
+#: parameters that are given by their names at each launch (`ReadCall.values`, workspace)
+_GIVEN = ("workspace", "bias", "addend", "alpha", "beta", "activation")
 #: leading dimensions from here on overflow 32-bit offsets within a tile
 _FAR = 1 << 22
 
@@ -46,22 +46,18 @@ class KernelPlan(NamedTuple):
     Attributes:
         launches: one, or two of which the second is launched right behind the first and shares its workspace.
         workspace: bytes.
-        counters: words that are zero before and after each launch.
     """
 
     launches: tuple[LaunchPlan, ...]
     workspace: int = 0
-    counters: int = 0
 
 
 def why_illegal(config: Config, problem: Problem) -> str | None:
     """Why a configuration cannot serve a problem, None when it can."""
     if config.layout != problem.layout:
         return f"it reads {config.layout}, the tensors are {problem.layout}"
-    if dtype(config) != DTYPES[problem.dtype]:
-        return f"it multiplies {dtype(config)}"
-    if not getattr(config, "deterministic", True):
-        return "two launches may differ"
+    if config.dtype != DTYPES[problem.dtype]:
+        return f"it multiplies {config.dtype}"
     any_alignment = bool(getattr(config, "any_alignment", False))
     if config.instance.epilogue or not problem.plain:
         why = epilogue.why_illegal(config, problem.shape, problem.batch, problem.lines)
@@ -117,7 +113,7 @@ def plan(config: Config, problem: Problem) -> KernelPlan:
     else:
         launch = config.launch(problem.shape)
     # the kernel's names: swapped configurations call the problem's B "a"
-    role = {"a": "b", "b": "a", "c": "c"} if config.swapped else {"a": "a", "b": "b", "c": "c"}
+    role = {"a": "b", "b": "a", "c": "c"} if config.swap_ab else {"a": "a", "b": "b", "c": "c"}
     first = _launch_plan(config.instance, launch, role, lines, tight)
     names = {name for name, _ in config.instance.parameters}
     told = {item[1] for item in first.parameters if item[0] == "map"}
@@ -128,7 +124,7 @@ def plan(config: Config, problem: Problem) -> KernelPlan:
     launches = [first]
     if launch.then is not None:
         launches.append(_launch_plan(launch.then.instance, launch.then.launch, role, lines, tight))
-    return KernelPlan(tuple(launches), launch.workspace_bytes, launch.counters)
+    return KernelPlan(tuple(launches), launch.workspace_bytes)
 
 
 def _launch_plan(

@@ -27,7 +27,7 @@ from ..select import epilogue_selector, predictor
 from ..select import table as tables
 from ..select.dataset import DATA, slug
 from ..select.epilogue_selector import Extra
-from ..select.selector import Choice, Selector, parsed
+from ..select.selector import Choice, Selector
 from ..select.table import TunedTable
 from .cublaslt import LtMember
 from .driver import Driver
@@ -146,14 +146,14 @@ class Planner:
     def choose(self, problem: Problem) -> Choice:
         """The portfolio's member for a problem."""
         if self.everything and (config := first_legal(problem)) is not None:
-            return Choice("ours", config.name, None, 1.0, "every kernel of ours serves")
+            return Choice("ours", config, None, 1.0, "every kernel of ours serves")
         gpu = self.gpu(problem.device)
         if gpu.chooser is None:
             return Choice("torch", None, None, 1.0, gpu.why_not)
         if not problem.plain:
             extra = Extra(bool(problem.extra & BIAS), problem.activation, bool(problem.extra & BETA))
-            name, why = epilogue_selector.choose(gpu.chooser, *epilogue_problem(problem), extra=extra)
-            return Choice("ours" if name else "torch", name, None, 1.0, why)
+            config, why = epilogue_selector.choose(gpu.chooser, *epilogue_problem(problem), extra=extra)
+            return Choice("ours" if config else "torch", config, None, 1.0, why)
         choice = gpu.chooser.choose(
             problem.shape,
             problem.layout,
@@ -192,9 +192,8 @@ class Planner:
                 return choice
             choice = Choice("torch", None, choice.row, 1.0, "this launcher cannot call cuBLASLt")
         self.launcher.add_torch(problem)  # until its kernels are there, perhaps within the next lines
-        config = parsed(choice.config) if choice.config else None
-        if config is None:
-            return replace(choice, member="torch", config=None)
+        if (config := choice.config) is None:
+            return choice
         # all that is missing is asked for at once
         found = [self._code(i, lambda: self.launcher.remove(problem)) for i in config.instances]
         if missing := [why for code, why in found if code is None]:
@@ -368,7 +367,7 @@ class Planner:
                         "activation": p.activation,
                         "beta": bool(p.extra & BETA),
                         "member": s.member,
-                        "config": s.config,
+                        "config": s.config.name if s.config else None,
                         "why": s.why,
                     }
                     for p, s in self.served.items()

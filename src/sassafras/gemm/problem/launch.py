@@ -3,15 +3,14 @@
 Every family's configuration answers `launch(shape)` with a `Launch`; its instance names the kernel's
 parameters in order (`Instance.parameters`), each of one of these kinds:
 
-- ``*fp16``, ``*bf16``: address of operand ``a``, ``b`` or ``c``; a and b change places when `Config.swapped`.
+- ``*fp16``, ``*bf16``: address of operand ``a``, ``b`` or ``c``; a and b change places with `Config.swap_ab`.
 - ``i32``, ``i64``: ``Launch.scalars[name]``; ``f32`` as well, whose scalar is the number's bit pattern.
 - ``tensormap``: 128 bytes at a 64-byte boundary (``__grid_constant__``), encoded from
   ``Launch.tensor_maps[name]``.
 - ``*f32``: address of ``Launch.workspace_bytes`` bytes, contents arbitrary, 16-byte aligned.
-- ``*u32``: address of ``Launch.counters`` words, zero before the first launch; kernels leave them zero.
 
-Workspace and counters belong to one launch at a time: launches that may overlap (two streams, two graphs)
-need their own. Both pointers may be null when the sizes are 0.
+A workspace belongs to one launch at a time: launches that may overlap (two streams, two graphs) need their
+own. The pointer may be null when the size is 0.
 
 A `Launch` may have another one behind it (`Launch.then`), of a kernel of its own, on the same stream at once:
 both are one call. They share operands and workspace; sizes are those of the first.
@@ -52,7 +51,6 @@ class Launch:
         scalars: values of the integer parameters, by name.
         tensor_maps: tensor maps, by parameter name.
         workspace_bytes: scratch that the launch needs, 0 for none.
-        counters: zeroed words that the launch needs, 0 for none.
         overlap: it may start while the launch before is at work (programmatic stream serialization).
         then: what is launched right behind it, None: nothing.
     """
@@ -64,7 +62,6 @@ class Launch:
     scalars: dict[str, int]
     tensor_maps: dict[str, TensorMap] = field(default_factory=dict)
     workspace_bytes: int = 0
-    counters: int = 0
     overlap: bool = False
     then: NextLaunch | None = None
 

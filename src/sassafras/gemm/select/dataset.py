@@ -2,16 +2,17 @@
 
 JSON Lines, gzip-compressed when the name ends in ``.gz``. The first line is the header: ``sassafras_hgemm``
 (format version), ``gpu``, ``kernels`` (digest of our sources), ``cublaslt``, ``torch``, ``commit``, ``date``,
-``command``, ``modelled`` (true: written by a dry run, not measured). Each further line is a shape:
+``command``, ``modelled`` (true: written by a dry run, not measured), ``configurations`` (`configs.fields`).
+Each further line is a shape:
 
-    {"m": 64, "n": 64, "k": 4096, "ours": {"lean_tn_...": [3.2, 2], ...},
+    {"m": 64, "n": 64, "k": 4096, "ours": [[0, 3.2, 2], ...],
      "baselines": {"torch": {"nn": 5.6, "tn": 5.6}, ...}, "lt": {"nn": {...}, ...}}
 
-``ours`` maps a configuration to microseconds (GPU time, CUDA graph, warm L2, median) and to the rung of
-successive halving that it reached: higher rungs were timed longer, negative ones in an earlier run than the
-rest of the line (`merge`). Names that no instance of this version has stay in the file;
-`DatasetEntry.ranked`, so tables, selectors and sweeps, pass them over. ``lt`` holds cuBLASLt's fastest
-algorithm of each layout.
+``ours`` lists: the place of a configuration among the header's, microseconds (GPU time, CUDA graph, warm L2,
+median) and the rung of successive halving that it reached: higher rungs were timed longer, negative ones in
+an earlier run than the rest of the line (`merge`). Files of earlier versions (1) have names, not places.
+Configurations that no kernel of this version has are passed over. ``lt`` holds cuBLASLt's fastest algorithm
+of each layout.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ import gzip
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
 from sassafras.core.files import write_whole
 
-from ..configs import registry
+from ..configs import names
+from ..configs.fields import ConfigurationList, read_list
+from ..configs.registry import Config
 from ..problem.shape import Shape
 
-FORMAT = 1
+FORMAT = 2
 #: taken from the rung of a time that is of an earlier run (`merge`)
 EARLIER = 10
 #: folder of the tables and selectors that come with the package
@@ -47,32 +49,25 @@ class DatasetEntry:
 
     Attributes:
         shape: the problem (FP16, row-major A, no gaps).
-        ours: configuration name -> (microseconds, rung).
+        ours: configuration -> (microseconds, rung).
         baselines: contestant -> layout -> microseconds.
         lt: layout -> cuBLASLt's fastest algorithm (`cublas.LtAlgorithm.to_json`).
     """
 
     shape: Shape
-    ours: dict[str, tuple[float, int]]
+    ours: dict[Config, tuple[float, int]]
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     lt: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def us(self, config: str) -> float | None:
+    def us(self, config: Config) -> float | None:
         """Microseconds of a configuration, None when it was not timed."""
         found = self.ours.get(config)
         return found[0] if found else None
 
-    def ranked(self, layout: str | None = None) -> list[tuple[str, float]]:
-        """(configuration, microseconds) of a layout (None: any), fastest first; longer timed ones first.
-
-        Of names that this version knows: a file keeps the times of instances that are gone.
-        """
-        rows = [
-            (name, *value)
-            for name, value in self.ours.items()
-            if (of := layout_of(name)) and layout in (None, of)
-        ]
-        return [(name, us) for name, us, rung in sorted(rows, key=lambda row: (-row[2], row[1], row[0]))]
+    def ranked(self, layout: str | None = None) -> list[tuple[Config, float]]:
+        """(configuration, microseconds) of a layout (None: any), fastest first; longer timed ones first."""
+        rows = [(c, us, rung) for c, (us, rung) in self.ours.items() if layout in (None, c.layout)]
+        return [(c, us) for c, us, rung in sorted(rows, key=lambda row: (-row[2], row[1], row[0].rank))]
 
     def baseline_us(self, name: str = "lt_autotune", layout: str | None = None) -> float | None:
         """Microseconds of a baseline; the faster layout for None."""
@@ -81,11 +76,11 @@ class DatasetEntry:
             return by_layout.get(layout)
         return min(by_layout.values()) if by_layout else None
 
-    def to_json(self) -> dict[str, Any]:
-        """A line of the file."""
+    def to_json(self, listed: ConfigurationList) -> dict[str, Any]:
+        """A line of the file, whose configurations are listed."""
         shape = self.shape
         line: dict[str, Any] = {"m": shape.m, "n": shape.n, "k": shape.k}
-        line["ours"] = {name: [round(us, 3), rung] for name, (us, rung) in sorted(self.ours.items())}
+        line["ours"] = sorted([listed.place(c), round(us, 3), rung] for c, (us, rung) in self.ours.items())
         line["baselines"] = {
             name: {layout: round(us, 3) for layout, us in sorted(by.items())}
             for name, by in sorted(self.baselines.items())
@@ -95,14 +90,15 @@ class DatasetEntry:
         return line
 
     @classmethod
-    def from_json(cls, line: dict[str, Any]) -> DatasetEntry:
+    def from_json(cls, line: dict[str, Any], listed: Sequence[Config | None]) -> DatasetEntry:
         """The reverse. Raises SassafrasError on anything malformed."""
         try:
             shape = Shape(int(line["m"]), int(line["n"]), int(line["k"]))
-            timed = {str(name): (float(us), int(rung)) for name, (us, rung) in line["ours"].items()}
-            ours = {
-                now: timed[name] for name in timed if (now := registry.renamed(name)) not in timed
-            } | timed
+            if isinstance(line["ours"], dict):
+                timed = _by_names(line["ours"])
+            else:
+                timed = [(listed[place], us, rung) for place, us, rung in line["ours"]]
+            ours = {config: (float(us), int(rung)) for config, us, rung in timed if config is not None}
             baselines = {
                 str(name): {str(layout): float(us) for layout, us in by.items()}
                 for name, by in line.get("baselines", {}).items()
@@ -111,17 +107,14 @@ class DatasetEntry:
             if any(not 0 < us < 1e9 for us in times):
                 raise ValueError("a time is not positive")
             return cls(shape, ours, baselines, dict(line.get("lt", {})))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise SassafrasError(f"not a line of a dataset: {error}", where=json.dumps(line)[:80]) from error
 
 
-@cache
-def layout_of(config: str) -> str:
-    """The layout that a configuration reads, by its name; empty for names that no kernel of ours has."""
-    try:
-        return registry.parse(config).layout
-    except SassafrasError:
-        return ""
+def _by_names(timed: dict[str, Any]) -> list[tuple[Config | None, Any, Any]]:
+    """Times of a file of an earlier version; a kernel's own count more than those of the one before it."""
+    ordered = sorted(timed, key=lambda name: not names.is_approximate(name))
+    return [(names.known(name), *timed[name]) for name in ordered]
 
 
 class Dataset:
@@ -152,9 +145,12 @@ class Dataset:
 
     def save(self, path: Path) -> None:
         """Write it; equal contents give equal bytes."""
-        lines = [json.dumps(self.header, sort_keys=True)]
         ordered = sorted(self, key=lambda entry: (entry.shape.flop, entry.shape))
-        lines += [json.dumps(entry.to_json(), separators=(",", ":")) for entry in ordered]
+        every = {config for entry in ordered for config in entry.ours}
+        listed = ConfigurationList(sorted(every, key=lambda config: config.name))
+        header = {**self.header, "sassafras_hgemm": FORMAT, "configurations": listed.to_json()}
+        lines = [json.dumps(header, sort_keys=True)]
+        lines += [json.dumps(entry.to_json(listed), separators=(",", ":")) for entry in ordered]
         data = ("\n".join(lines) + "\n").encode()
         if path.suffix == ".gz":
             packed = io.BytesIO()
@@ -173,21 +169,22 @@ class Dataset:
         except (OSError, ValueError, EOFError) as error:
             raise SassafrasError(f"the dataset cannot be read: {error}", where=path.name) from error
         header = lines[0] if lines and isinstance(lines[0], dict) else {}
-        if header.get("sassafras_hgemm") != FORMAT:
+        if header.get("sassafras_hgemm") not in (1, FORMAT):
             raise SassafrasError(
                 "not a dataset of this version",
                 where=path.name,
                 hint=f"its first line should have sassafras_hgemm {FORMAT}",
             )
-        return cls(header, (DatasetEntry.from_json(line) for line in lines[1:]))
+        listed = read_list(header.pop("configurations", ()))
+        return cls(header, (DatasetEntry.from_json(line, listed) for line in lines[1:]))
 
 
 def merge(old: Dataset, new: Dataset, changed: str) -> Dataset:
     """`old` with the shapes of `new` re-tuned: their winners and baselines are of the new run alone.
 
     Old times of such a shape stay as negative rungs (what is learnt from a dataset may use them, selection
-    does not), but for configurations timed again or that `changed` (a regular expression) finds: those were
-    other kernels. Shapes that are not in `new` stay as they are.
+    does not), but for configurations timed again or whose name `changed` (a regular expression) finds:
+    those were other kernels. Shapes that are not in `new` stay as they are.
 
     Raises:
         SassafrasError: either was modelled, or they are of different GPUs.
@@ -198,9 +195,9 @@ def merge(old: Dataset, new: Dataset, changed: str) -> Dataset:
     for shape, entry in new.entries.items():
         before = old.entries[shape].ours if shape in old.entries else {}
         kept = {
-            name: (us, rung if rung < 0 else rung - EARLIER)
-            for name, (us, rung) in before.items()
-            if name not in entry.ours and not other.search(name)
+            config: (us, rung if rung < 0 else rung - EARLIER)
+            for config, (us, rung) in before.items()
+            if config not in entry.ours and not other.search(config.name)
         }
         entries[shape] = DatasetEntry(shape, {**kept, **entry.ours}, entry.baselines, entry.lt)
     header = {**new.header, "retuned": len(new), "changed": changed, "earlier": _origin(old)}

@@ -7,16 +7,14 @@ over C that it needs beyond its product.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from ..configs import epilogue, registry
 from ..configs.epilogue import ALONE, Batch, Lines
 from ..configs.registry import Config
 from ..problem.launch import ceil_div
 from ..problem.shape import Shape
-from .cost_model import estimate_us
-from .selector import Selector, parsed
+from .selector import Selector
 
 #: predicted speed-up over torch that ours needs
 MARGIN = 1.05
@@ -41,21 +39,9 @@ def flat(config: Config, shape: Shape, batch: Batch) -> Shape:
         return shape
     i = config.instance
     rows = config.tile[0] * getattr(i, "cluster_m", 1)
-    if config.swapped:
+    if config.swap_ab:
         return Shape(shape.m, ceil_div(shape.n, rows) * rows * batch.count, shape.k)
     return Shape(ceil_div(shape.m, rows) * rows * batch.count, shape.n, shape.k)
-
-
-def with_dtype(config: Config, dtype: str) -> Config | None:
-    """The configuration that does the same with an epilogue; None where none is compiled."""
-    instance: Any = config.instance
-    changes: dict[str, Any] = {"epilogue": True}
-    if any(field.name == "dtype" for field in fields(instance)):
-        changes["dtype"] = dtype
-    elif dtype != "fp16":
-        return None
-    other = replace(instance, **changes)
-    return replace(config, instance=other) if other in registry.EPILOGUE_INSTANCES else None
 
 
 def library_fuses(extra: Extra, a_dim: int = 2, b_dim: int = 2) -> bool:
@@ -82,7 +68,7 @@ def choose(
     lines: Lines | None = None,
     aligned: bool = True,
     extra: Extra | None = None,
-) -> tuple[str | None, str]:
+) -> tuple[Config | None, str]:
     """(configuration or None for torch, why)."""
     extra = extra or Extra()
     found = epilogue.configurations(shape, layout, dtype, batch, lines, aligned)
@@ -92,24 +78,21 @@ def choose(
     row = chooser.nearest(together, layout)
     if row is None:
         return None, "no tuned shape is near"
-    tuned = [(config, us) for name, us in row.ours if (config := parsed(name)) is not None]
-    if not tuned:
-        return None, "the tuned winner is not of this version"
     # no epilogue waits for a second launch: the time of one launch tells more of it
-    winner, tuned_us = next((t for t in tuned if len(t[0].instances) == 1), tuned[0])
-    best = min(found, key=lambda c: (estimate_us(c, flat(c, shape, batch)), c.name))
+    winner, tuned_us = next((t for t in row.ours if len(t[0].instances) == 1), row.ours[0])
+    best = min(found, key=lambda c: (c.estimate_us(flat(c, shape, batch)), c.rank))
     modes = [other.mode for other in best.in_modes()]
     best = replace(best, mode=winner.mode if winner.mode in modes else best.mode)  # type: ignore[type-var]
-    same = with_dtype(winner, dtype)
+    same = registry.with_dtype(winner, dtype, epilogue=True)
     if same is not None and same.layout == layout and any(c.stem == same.stem for c in found):
         best = same
-    ours = estimate_us(best, flat(best, shape, batch)) / estimate_us(winner, row.shape) * tuned_us
+    ours = best.estimate_us(flat(best, shape, batch)) / winner.estimate_us(row.shape) * tuned_us
     assert row.torch_us is not None
-    torchs = row.torch_us * estimate_us(winner, together) / estimate_us(winner, row.shape)
+    torchs = row.torch_us * winner.estimate_us(together) / winner.estimate_us(row.shape)
     torchs += torch_passes(extra, batch, shape)
     if extra == Extra() and torchs < LEAST_US:
         return None, f"torch.bmm, whose call costs less than ours, takes {torchs:.0f} us (predicted)"
     speedup = torchs / ours
     if speedup < MARGIN:
         return None, f"ours is predicted at {speedup:.2f} of torch's speed (not measured)"
-    return best.name, f"predicted at {speedup:.2f} of torch's speed (not measured)"
+    return best, f"predicted at {speedup:.2f} of torch's speed (not measured)"

@@ -22,12 +22,12 @@ import numpy as np
 from sassafras.core import SassafrasError
 from sassafras.core.files import write_whole
 
-from ..configs import cost, registry
+from ..configs import cost
 from ..configs.base import PLAIN, Mode
+from ..configs.fields import ConfigurationList, read_list
 from ..configs.registry import Config
 from ..problem.launch import MULTIPROCESSORS
 from ..problem.shape import LAYOUTS, Shape
-from .cost_model import estimate_us, least_us
 from .dataset import DATA, stem
 
 #: of the columns of `features`: a model of another number is not used
@@ -35,22 +35,13 @@ VERSION = 6
 _FAMILIES = ("small", "fallback", "split_k", "persistent", "unaligned", "split_k_two_pass")
 #: the column of a family's index in `_FAMILIES`
 _FAMILY = 11
-#: numbers of a configuration or of its instance; 0 where a family has none
+#: attributes of a configuration or of its instance, 0 where a kernel has none. ``share`` and ``shared`` are
+#: of kernels that are gone; split-K kernels have 1 for the former, and in one pass for ``split_k``
 _NUMBERS = (
-    "cluster", "warps_m", "warps_n", "warps_k", "mt", "nt", "steps", "stages", "consumers", "ping_pong",
-    "cluster_m", "cluster_n", "parts", "share_m", "share_n", "group", "exact", "shared", "buffers", "align",
-    "blocks", "band",
+    "cluster", "warps_m", "warps_n", "warps_k", "mma_m", "mma_n", "k_steps", "stages", "math_warpgroups",
+    "ping_pong", "cluster_m", "cluster_n", "split_k", "share", "share", "group", "divisible", "shared",
+    "store_stages", "alignment", "k_blocks", "band",
 )  # fmt: skip
-
-
-#: columns of kernels' parameters that are gone, whose values were these
-_GONE = {"parts": 1, "share_m": 1, "share_n": 1}
-#: kernels by the names of models of earlier versions
-_EARLIER = {
-    "LeanConfig": "small", "StagedConfig": "fallback", "ClusterSplitConfig": "split_k",
-    "WarpSpecializedConfig": "persistent", "AnyRowsConfig": "unaligned",
-    "TwoLaunchesConfig": "split_k_two_pass",
-}  # fmt: skip
 
 
 def families_in(found: np.ndarray) -> list[str]:
@@ -64,13 +55,12 @@ def _own(config: Config) -> tuple[float, ...]:
     rows, columns = config.tile
     numbers = []
     for name in _NUMBERS:
-        gone = _GONE.get(name) if config.FAMILY.startswith("split_k") else None
-        value: Any = getattr(config, name, gone)
-        numbers.append(float(getattr(config.instance, name, 0) if value is None else value))
+        gone = 1 if name in ("split_k", "share") and config.FAMILY.startswith("split_k") else 0
+        numbers.append(float(getattr(config, name, getattr(config.instance, name, gone))))
     return (
         float(_FAMILIES.index(config.FAMILY)),
         float(config.layout[0] == "n"),
-        float(config.swapped),
+        float(config.swap_ab),
         float(rows),
         float(columns),
         float(config.threads),
@@ -84,9 +74,9 @@ def _both(config: Config, shape: Shape) -> tuple[float, ...]:
     rows, columns = config.tile
     tiles_m, tiles_n = config.tiles(shape)
     tiles, seen = tiles_m * tiles_n, config.seen(shape)
-    slices = float(config.slices * getattr(config, "parts", 1))
+    slices = float(config.ranges)
     waves = tiles * slices / MULTIPROCESSORS
-    estimate = estimate_us(config, shape)
+    estimate = config.estimate_us(shape)
     together = _together(config, tiles_m, tiles_n)
     return (
         slices,
@@ -98,7 +88,7 @@ def _both(config: Config, shape: Shape) -> tuple[float, ...]:
         shape.k / slices,
         shape.k * (rows + columns) * 2.0 * tiles,
         estimate,
-        estimate / least_us(shape),
+        estimate / cost.least_us(shape),
         float(tiles_m),
         float(tiles_n),
         together,
@@ -171,7 +161,7 @@ def features(configs: Sequence[Config], shape: Shape) -> np.ndarray:
 
 def with_mode(found: np.ndarray, modes: Sequence[Mode]) -> np.ndarray:
     """The features of plain launches with those of a mode each."""
-    flags = [(float(mode.overlap), float(mode.late), float(mode.solo)) for mode in modes]
+    flags = [(float(mode.pdl), float(mode.trigger_late), float(mode.one_cta_per_sm)) for mode in modes]
     return np.concatenate([found, np.array(flags, np.float32).reshape(-1, 3)], 1)
 
 
@@ -276,16 +266,23 @@ class Model:
 
     def knows(self, config: Config) -> bool:
         """Whether it has learnt of a configuration's kernel: what it says of others means nothing."""
-        families = self.header.get("families", _FAMILIES)
-        return config.FAMILY in [_EARLIER.get(name, name) for name in families]
+        return config.FAMILY in self.header.get("families", _FAMILIES)
 
     @property
-    def known(self) -> list[tuple[Shape, str, tuple[str, ...]]]:
+    def known(self) -> list[tuple[Shape, str, tuple[Config, ...]]]:
         """(shape, layout, configurations that won there) of what it learnt from beside the dispatch table."""
+        listed = read_list(self.header.get("configurations", ()))
         return [
-            (Shape(m, n, k), layout, tuple(map(registry.renamed, names)))
-            for m, n, k, layout, names in self.header.get("known", ())
+            (Shape(m, n, k), layout, tuple(c for place in places if (c := listed[place]) is not None))
+            for m, n, k, layout, places in self.header.get("known", ())
         ]
+
+    @staticmethod
+    def knowing(known: Sequence[tuple[Shape, str, Sequence[Config]]]) -> dict[str, Any]:
+        """The part of a header that `known` is read from."""
+        listed = ConfigurationList(config for _, _, winners in known for config in winners)
+        rows = [[s.m, s.n, s.k, layout, [listed.place(c) for c in winners]] for s, layout, winners in known]
+        return {"configurations": listed.to_json(), "known": rows}
 
     def speedups(self, configs: Sequence[Config], shape: Shape) -> list[tuple[float, Config]]:
         """(torch's time over it, configuration) in the best mode that each has, best first.
@@ -307,7 +304,7 @@ class Model:
             gains = self.modes.predict(with_mode(found[[i for i, _ in asked]], [c.mode for _, c in asked]))
             for (i, config), gain in zip(asked, gains, strict=True):
                 score[stems[i]] = max(score[stems[i]], (float(plain[i] + gain), config), key=_first)
-        ranked = sorted(score.values(), key=lambda pair: (-pair[0], pair[1].name))
+        ranked = sorted(score.values(), key=lambda pair: (-pair[0], pair[1].rank))
         return [(math.exp(value), config) for value, config in ranked]
 
     def save(self, path: Path) -> None:
@@ -354,7 +351,7 @@ def modes_that_may_pay(config: Config, shape: Shape) -> list[Config]:
     would take nearly twice as long."""
     launch = config.launch(shape)
     one_wave = math.prod(launch.grid) <= MULTIPROCESSORS
-    return [other for other in config.in_modes()[1:] if one_wave or not other.mode.solo]
+    return [other for other in config.in_modes()[1:] if one_wave or not other.mode.one_cta_per_sm]
 
 
 def shipped_path(gpu: str, part: str = "") -> Path:

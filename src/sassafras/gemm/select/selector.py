@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from ..configs import registry
+from ..configs import cost
+from ..configs.fields import to_fields
 from ..configs.registry import Config
 from ..problem.shape import BACKWARD, Shape
-from .cost_model import estimate_us, least_us
 from .predictor import Model
 from .table import TableRow, TunedTable
 
@@ -42,17 +42,21 @@ class Choice:
 
     Attributes:
         member: ``ours``, ``torch`` or ``lt`` (cuBLASLt's tuned algorithm).
-        config: our configuration's name, for ``ours``.
+        config: our configuration, for ``ours``.
         row: the tuned row, for a tuned shape.
         speedup: torch's time over this member's: measured for a tuned shape, predicted otherwise.
         why: one sentence.
     """
 
     member: str
-    config: str | None
+    config: Config | None
     row: TableRow | None
     speedup: float
     why: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Member and configuration, for a file."""
+        return {"member": self.member, "config": to_fields(self.config) if self.config else None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +122,16 @@ class Selector:
                 self._near[layout] = (np.log2(points), rows)
         # what a model may choose from: winners of tuned shapes, and of those that it has learnt from besides
         self._winners = {
-            layout: (points, [tuple(name for name, _ in row.ours) for row in rows])
+            layout: (points, [tuple(config for config, _ in row.ours) for row in rows])
             for layout, (points, rows) in self._near.items()
         }
         for layout, (points, winners) in self._winners.items():
             learnt = self._models[layout].known if layout in self._models else ()
-            if more := [(s, names) for s, of, names in learnt if of == layout]:
+            if more := [(s, configs) for s, of, configs in learnt if of == layout]:
                 known = np.log2([[s.m, s.n, s.k] for s, _ in more])
                 self._winners[layout] = (
                     np.concatenate([points, known]),
-                    winners + [names for _, names in more],
+                    winners + [configs for _, configs in more],
                 )
 
     def nearest(self, shape: Shape, layout: str) -> TableRow | None:
@@ -164,12 +168,11 @@ class Selector:
                 "lt", None, row, row.torch_us / row.lt_us, "tuned: a cuBLASLt algorithm is the fastest"
             )
         margin = self.settings.ours_better(row.shape, row.layout)
-        for name, us in row.ours:
-            known = parsed(name)
-            config = translate(known) if known is not None else None
+        for known, us in row.ours:
+            config = translate(known)
             if config is not None and legal(config):
                 if row.torch_us / us > margin * best.speedup:
-                    best = Choice("ours", config.name, row, row.torch_us / us, "tuned: ours is the fastest")
+                    best = Choice("ours", config, row, row.torch_us / us, "tuned: ours is the fastest")
                 break
         return best
 
@@ -185,8 +188,8 @@ class Selector:
             return Choice("torch", None, None, 1.0, "no tuned shape is near")
         if model is not None:
             winners = self._winners[layout][1]
-            names = (name for i in order[: settings.candidates] for name in winners[i])
-            best = self._ranked(model, names, shape, legal, translate)
+            won = (config for i in order[: settings.candidates] for config in winners[i])
+            best = self._ranked(model, won, shape, legal, translate)
             margin, why = settings.model_margin, "chosen by what was learnt from tuned shapes"
         else:
             rows = self._near[layout][1]
@@ -203,38 +206,33 @@ class Selector:
 
     @staticmethod
     def _ranked(
-        model: Model, names: Iterable[str], shape: Shape, legal: Legal, translate: Translate
-    ) -> tuple[float, str] | None:
+        model: Model, won: Iterable[Config], shape: Shape, legal: Legal, translate: Translate
+    ) -> tuple[float, Config] | None:
         """(predicted speed-up, configuration) of the model's first choice that may run."""
-        known = [config for name in dict.fromkeys(names) if (config := parsed(name)) is not None]
-        ranked = [c for c in known if model.knows(c) and _fits(c, shape)]
+        ranked = [c for c in dict.fromkeys(won) if model.knows(c) and _fits(c, shape)]
         for speedup, config in model.speedups(ranked, shape):
             served = translate(config)
             if served is not None and legal(served):
-                return speedup, served.name
+                return speedup, served
         return None
 
     def _by_neighbours(
         self, near: Sequence[tuple[TableRow, float]], shape: Shape, legal: Legal, translate: Translate
-    ) -> tuple[float, str] | None:
+    ) -> tuple[float, Config] | None:
         """The same by the neighbours' times."""
-        best: tuple[float, str] | None = None
-        names = dict.fromkeys(name for row, _ in near for name, _ in row.ours)
-        for name in names:
-            config = parsed(name)
-            served = translate(config) if config is not None else None
-            if config is None or served is None or not legal(served) or not _fits(config, shape):
+        best: tuple[float, Config] | None = None
+        for config in dict.fromkeys(config for row, _ in near for config, _ in row.ours):
+            served = translate(config)
+            if served is None or not legal(served) or not _fits(config, shape):
                 continue
-            speedup = self._predicted(config, name, shape, near)
+            speedup = self._predicted(config, shape, near)
             if best is None or speedup > best[0]:
-                best = (speedup, served.name)
+                best = (speedup, served)
             if not self.settings.use_estimate:
                 break  # the nearest shape's winner
         return best
 
-    def _predicted(
-        self, config: Config, name: str, shape: Shape, near: Sequence[tuple[TableRow, float]]
-    ) -> float:
+    def _predicted(self, config: Config, shape: Shape, near: Sequence[tuple[TableRow, float]]) -> float:
         """torch over this configuration, cautiously, from neighbours where either was timed.
 
         Where the configuration itself was timed, its own speed-up counts. Elsewhere the winner's does,
@@ -246,14 +244,12 @@ class Selector:
         logs, weights = [], []
         for row, weight in near:
             assert row.speedup is not None and row.torch_us is not None
-            own = dict(row.ours).get(name)
+            own = dict(row.ours).get(config)
             if own is not None:
                 value = math.log(row.torch_us / own)
             else:
-                winner = parsed(row.ours[0][0])
-                if winner is None:
-                    continue
-                loss = math.log(estimate_us(config, row.shape) / estimate_us(winner, row.shape))
+                winner = row.ours[0][0]
+                loss = math.log(config.estimate_us(row.shape) / winner.estimate_us(row.shape))
                 value = math.log(row.speedup) - max(0.0, loss)
                 weight *= 0.5
             if careful:
@@ -275,13 +271,4 @@ def _fits(config: Config, shape: Shape) -> bool:
 
 def _share(config: Config, shape: Shape) -> float:
     """What the static estimate leaves of the machine's peak (1 at most, roughly)."""
-    return least_us(shape) / estimate_us(config, shape)
-
-
-@lru_cache(maxsize=4096)
-def parsed(name: str) -> Config | None:
-    """The configuration of a name; None when this version has none."""
-    try:
-        return registry.parse(name)
-    except Exception:  # a table of another version may name anything
-        return None
+    return cost.least_us(shape) / config.estimate_us(shape)

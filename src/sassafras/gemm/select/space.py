@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any
@@ -12,9 +13,9 @@ import numpy as np
 from sassafras.core import Candidate, Kernel, SassafrasError
 
 from ..configs import registry
+from ..configs.fields import to_fields
 from ..configs.registry import Config
 from ..problem.shape import Shape
-from .cost_model import estimate_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class GemmSpace:
                 where=str(shape),
                 hint="; ".join(sorted(map(str, reasons))[:3]),
             )
-        self.configs.sort(key=lambda c: (estimate_us(c, shape), c.name))
+        self.configs.sort(key=lambda c: (c.estimate_us(shape), c.rank))
         self._known = set(self.configs)
         self._values = [_parameters(c) for c in self.configs]
         self._moves: dict[Config, list[Replace]] = {}
@@ -82,7 +83,8 @@ class GemmSpace:
     def candidate(self, state: Config) -> Candidate:
         """The compiled kernel with its launch facts; the grid is in the recipe."""
         return Configured(
-            kernel(state, self.shape, self._build(state)), {"config": state.name, "shape": str(self.shape)}
+            kernel(state, self.shape, self._build(state)),
+            {"config": to_fields(state), "shape": str(self.shape)},
         )
 
 
@@ -93,7 +95,7 @@ class Configured(Candidate):
     @property
     def digest(self) -> str:
         """sha256 of the cubin and of how it is launched."""
-        how = f"{self.recipe['config']} {self.recipe['shape']}"
+        how = json.dumps([self.recipe["config"], self.recipe["shape"]], sort_keys=True)
         return hashlib.sha256(self.kernel.cubin + b"\0" + how.encode()).hexdigest()
 
 
@@ -115,7 +117,7 @@ def kernel(config: Config, shape: Shape, cubin: bytes) -> Kernel:
         launch.cluster,
         parameters=config.instance.parameters,
         meta={
-            **config.facts(),
+            "config": to_fields(config),
             "grid": launch.grid,
             "scalars": launch.scalars,
             "overlap": launch.overlap,

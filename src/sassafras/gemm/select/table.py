@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,13 @@ from sassafras.core import SassafrasError
 from sassafras.core.files import write_whole
 
 from ..configs import registry
+from ..configs.fields import ConfigurationList, known, read_list
+from ..configs.registry import Config
 from ..problem.shape import Shape
 from .dataset import DATA, Dataset, DatasetEntry, stem
 
-FORMAT = 1
+#: earlier files (1) have names of configurations instead of fields
+FORMAT = 2
 #: configurations kept of a shape and layout: later ones serve where the first cannot (alignment, gaps)
 KEEP = 4
 #: a configuration this much slower than the best is not kept
@@ -37,7 +39,7 @@ class TableRow:
 
     shape: Shape
     layout: str
-    ours: tuple[tuple[str, float], ...]
+    ours: tuple[tuple[Config, float], ...]
     torch_us: float | None = None
     lt_us: float | None = None
     lt: dict[str, Any] | None = None
@@ -81,7 +83,7 @@ class TunedTable:
 
     @classmethod
     def from_dataset(cls, dataset: Dataset) -> TunedTable:
-        """The winners of a dataset, by names of this version's kernels.
+        """The winners of a dataset.
 
         Where none of them multiplies BF16, the fastest that does comes last, by a time of an earlier run if
         need be: it serves callers with BF16, and others hardly ever.
@@ -94,8 +96,8 @@ class TunedTable:
         rows = []
         for entry in dataset:
             for layout in ("nn", "tn", "nt", "tt"):
-                ranked = [(name, us) for name, us in entry.ranked(layout) if entry.ours[name][1] >= 0]
-                kept = [(name, us) for name, us in ranked[:KEEP] if us <= SLOWEST * ranked[0][1]]
+                ranked = [(config, us) for config, us in entry.ranked(layout) if entry.ours[config][1] >= 0]
+                kept = [(config, us) for config, us in ranked[:KEEP] if us <= SLOWEST * ranked[0][1]]
                 torch_us = entry.baseline_us("torch", layout)
                 if not kept and torch_us is None:
                     continue
@@ -108,6 +110,7 @@ class TunedTable:
     def save(self, path: Path) -> None:
         """Write it; equal contents give equal bytes."""
         ordered = sorted(self.rows.values(), key=lambda row: (row.shape.flop, row.shape, row.layout))
+        listed = ConfigurationList(config for row in ordered for config, _ in row.ours)
         lines = [
             json.dumps(
                 [
@@ -115,7 +118,7 @@ class TunedTable:
                     row.shape.n,
                     row.shape.k,
                     row.layout,
-                    [[name, round(us, 3)] for name, us in row.ours],
+                    [[listed.place(config), round(us, 3)] for config, us in row.ours],
                     row.torch_us,
                     row.lt_us,
                     row.lt,
@@ -124,45 +127,59 @@ class TunedTable:
             )
             for row in ordered
         ]
+        header = {**self.header, "sassafras_hgemm_table": FORMAT}
+        configurations = ",\n".join(json.dumps(fields) for fields in listed.to_json())
         body = ",\n".join(lines)
-        write_whole(path, f'{{"header": {json.dumps(self.header, sort_keys=True)},\n"rows": [\n{body}\n]}}\n')
+        write_whole(
+            path,
+            f'{{"header": {json.dumps(header, sort_keys=True)},\n"configurations": [\n{configurations}\n],\n'
+            f'"rows": [\n{body}\n]}}\n',
+        )
 
     @classmethod
     def load(cls, path: Path) -> TunedTable:
-        """Read it. Raises SassafrasError when it is missing, foreign or damaged."""
+        """Read it, without configurations that no kernel of this version has.
+
+        Raises:
+            SassafrasError: it is missing, foreign or damaged.
+        """
         try:
             found = json.loads(path.read_text())
-            if found["header"].get("sassafras_hgemm_table") != FORMAT:
+            if (version := found["header"].get("sassafras_hgemm_table")) not in (1, FORMAT):
                 raise ValueError("another format")
+            listed = read_list(found["configurations"]) if version == FORMAT else []
             rows = [
                 TableRow(
                     Shape(m, n, k),
                     layout,
-                    tuple((registry.renamed(str(name)), float(us)) for name, us in ours),
+                    tuple(
+                        (config, float(us))
+                        for which, us in ours
+                        if (config := known(which) if isinstance(which, str) else listed[which]) is not None
+                    ),
                     torch_us,
                     lt_us,
                     lt,
                 )
                 for m, n, k, layout, ours, torch_us, lt_us, lt in found["rows"]
             ]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise SassafrasError(f"not a table of tuned shapes: {error}", where=path.name) from error
         return cls(found["header"], rows)
 
 
 def _for_bf16(
-    entry: DatasetEntry, layout: str, kept: list[tuple[str, float]], faster_than: float
-) -> list[tuple[str, float]]:
+    entry: DatasetEntry, layout: str, kept: list[tuple[Config, float]], faster_than: float
+) -> list[tuple[Config, float]]:
     """The fastest configuration with a BF16 twin, where none of `kept` has one; at most one."""
-    if any(_multiplies_bf16(name) for name, _ in kept):
+    if any(_multiplies_bf16(config) for config, _ in kept):
         return []
-    found = [(us, name) for name, us in entry.ranked(layout) if us < faster_than and _multiplies_bf16(name)]
-    return [(name, us) for us, name in sorted(found)[:1]]
+    found = [(c, us) for c, us in entry.ranked(layout) if us < faster_than and _multiplies_bf16(c)]
+    return sorted(found, key=lambda row: (row[1], row[0].rank))[:1]
 
 
-@lru_cache(maxsize=8192)
-def _multiplies_bf16(name: str) -> bool:
-    return registry.with_dtype(registry.parse(name), "bf16") is not None
+def _multiplies_bf16(config: Config) -> bool:
+    return registry.with_dtype(config, "bf16") is not None
 
 
 def shipped_path(gpu: str, part: str = "") -> Path:

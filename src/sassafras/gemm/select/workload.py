@@ -11,10 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import Buffer, Case, Kernel, SassafrasError, Tolerance, Uniform, Workload, WorkloadError
+from sassafras.core import Buffer, Case, Kernel, SassafrasError, Tolerance, Workload, WorkloadError
 
 from ..build.cubins import cubin
-from ..configs import registry
+from ..configs import names
+from ..configs.fields import to_fields
 from ..configs.registry import Config
 from ..problem.shape import Shape
 from .space import GemmSpace, kernel
@@ -22,7 +23,7 @@ from .table import TunedTable, shipped_path
 
 PREFIX = "gemm:"
 #: arguments that a launch does without
-_NONE = {"workspace": 0, "counters": 0}
+_NONE = {"workspace": 0}
 
 
 def winner(shape: Shape) -> Config:
@@ -33,11 +34,7 @@ def winner(shape: Shape) -> Config:
     """
     table = _table()
     rows = [row for layout in ("nn", "tn") if (row := table.get(shape, layout)) is not None and row.ours]
-    for name, _ in (pair for row in sorted(rows, key=lambda row: row.ours[0][1]) for pair in row.ours):
-        try:
-            config = registry.parse(name)
-        except SassafrasError:  # of an instance that is compiled no more
-            continue
+    for config, _ in (pair for row in sorted(rows, key=lambda row: row.ours[0][1]) for pair in row.ours):
         if len(config.instances) == 1:  # a search rewrites one kernel
             return config
     return GemmSpace(shape, lambda config: b"").start()
@@ -63,13 +60,11 @@ def workload(shape: Shape, config: Config | None = None, cache: Path | None = No
     launch = chosen.launch(shape)
     parameters = dict(chosen.instance.parameters)
     args: dict[str, Any] = {}
-    for name, dims in zip(("b", "a") if chosen.swapped else ("a", "b"), operands(chosen, shape), strict=True):
+    for name, dims in zip(("b", "a") if chosen.swap_ab else ("a", "b"), operands(chosen, shape), strict=True):
         args[name] = Buffer(chosen.dtype, dims)
     args["c"] = Buffer(chosen.dtype, (shape.m, shape.n), "out")
     if "workspace" in parameters and launch.workspace_bytes:
         args["workspace"] = Buffer("fp32", (launch.workspace_bytes // 4,), "out")
-    if "counters" in parameters and launch.counters:
-        args["counters"] = Buffer("i32", (launch.counters,), "inout", Uniform(0, 1))  # zeros
     args |= {name: value for name, value in _NONE.items() if name in parameters and name not in args}
 
     def build(case: Case, arch: str, **options: Any) -> Kernel:
@@ -80,7 +75,7 @@ def workload(shape: Shape, config: Config | None = None, cache: Path | None = No
     def reference(tensors: Mapping[str, Any]) -> dict[str, Any]:
         import torch
 
-        first, second = (tensors[name] for name in (("b", "a") if chosen.swapped else ("a", "b")))
+        first, second = (tensors[name] for name in (("b", "a") if chosen.swap_ab else ("a", "b")))
         first = first.t() if chosen.layout[1] == "t" else first
         second = second.t() if chosen.layout[0] == "t" else second
         return {"c": torch.matmul(first.float(), second.float())}
@@ -93,7 +88,7 @@ def workload(shape: Shape, config: Config | None = None, cache: Path | None = No
         reference,
         Tolerance(rtol=4e-3, atol=1e-3 * shape.k**0.5),
         source=f"{PREFIX}{shape}/{chosen.name}",
-        meta={"config": chosen.name, "accumulate": "fp32"},
+        meta={"config": to_fields(chosen), "accumulate": "fp32"},
     )
 
 
@@ -108,7 +103,7 @@ def load(target: str) -> Workload:
     """``gemm:MxNxK[/CONFIGURATION]``. Raises WorkloadError: no shape, or no configuration that can run it."""
     text, _, name = target.removeprefix(PREFIX).partition("/")
     try:
-        return workload(Shape.parse(text), registry.parse(name) if name else None)
+        return workload(Shape.parse(text), names.parse(name) if name else None)
     except WorkloadError:
         raise
     except SassafrasError as error:

@@ -1,4 +1,4 @@
-"""What kind of change a move is, by name: the vocabulary that reports and agents share."""
+"""Classes of moves by name; reports and agents share them."""
 
 from __future__ import annotations
 

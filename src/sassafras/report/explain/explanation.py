@@ -1,4 +1,4 @@
-"""What `explain` found, as text and as JSON."""
+"""The result of `explain`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Explanation:
         return (1 - 1 / self.reduced_ratio) / gained if gained > 0 else 1.0
 
     def summary(self) -> str:
-        """One honest line."""
+        """The result in one line."""
         if not self.changes:
             return f"{self.workload} {self.case}: the two schedules are the same"
         if self.refusal:

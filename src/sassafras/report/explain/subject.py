@@ -1,4 +1,4 @@
-"""What `explain` is asked about: an original, a tuned cubin for it, and the case to judge them on."""
+"""The subject of `explain`: an original, a tuned cubin for it, and the case to evaluate them on."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _of_file(path: Path, case: str | None, store: Any) -> ExplainSubject:
 
 
 def _best(store: Store, original: str, name: str) -> bytes:
-    """The surest measured winner for this original, else what the timing model liked best."""
+    """The measured winner with the best interval for this original, else the timing model's best."""
     for winners in (store.winners(original=original), store.modelled_winners(original=original)):
         if winners:
             return winners[0].kernel.cubin

@@ -1,4 +1,4 @@
-"""What one warp waits for, step by step, on the timing model: modelled, never measured."""
+"""Waits of one warp, step by step, on the timing model: modelled, never measured."""
 
 from __future__ import annotations
 

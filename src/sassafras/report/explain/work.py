@@ -234,7 +234,7 @@ class _Work:
         groups: dict[frozenset[int], ScheduleState] = {}
         for n in sorted(everything - undone):
             if (made := changes.without(undone | {n})) is not None:
-                if made[0] == state:  # a stall count that would be raised again at once
+                if made[0] == state:  # a stall count that re-spacing would raise
                     closure[n] = frozenset((n,))
                     continue
                 closure[n] = made[1] - undone

@@ -1,4 +1,4 @@
-"""What a report shows, as plain values, read from stores and result files."""
+"""Contents of a report as plain values, read from stores and result files."""
 
 from __future__ import annotations
 

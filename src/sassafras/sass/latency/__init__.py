@@ -56,19 +56,14 @@ Unknown
 
 from .flow import HORIZON, issue_cycles
 from .keys import opcode_key
-from .measured import Measured, MeasuredTable, adopt
 from .mining import mine
 from .slots import SlotUse, slots
-from .table import Distance, LatencyTable
+from .table import LatencyTable
 
 __all__ = [
     "HORIZON",
-    "Distance",
     "LatencyTable",
-    "Measured",
-    "MeasuredTable",
     "SlotUse",
-    "adopt",
     "issue_cycles",
     "mine",
     "opcode_key",

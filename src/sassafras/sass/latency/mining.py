@@ -15,10 +15,11 @@ from ..instruction import Instruction
 from ..opcodes import Queue
 from ..program import Function, Program
 from .classes import pair_class
+from .files import Key
 from .flow import Flow
 from .keys import opcode_key
 from .spacing import spacing
-from .table import ClassKey, Distance, Key, LatencyTable, Support
+from .table import ClassKey, Distance, LatencyTable, Support
 
 #: write-after-read and write-after-write distances of interest are below this
 _SHORT = 16

@@ -9,9 +9,9 @@ from ..control import SCOREBOARDS
 from ..instruction import Instruction
 from ..opcodes import Memory, Op, Queue
 from ..program import Function
+from .files import Key
 from .flow import HORIZON, issue_cycles
 from .keys import opcode_key
-from .table import Key
 
 #: opcode keys are paired with one another only inside these queues (few keys, shared issue ports)
 _PAIRED = frozenset([Queue.TENSOR, Queue.XU, Queue.CONST, Queue.SPECIAL, Queue.FP64])

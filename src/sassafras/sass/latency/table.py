@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property, lru_cache
@@ -12,18 +11,17 @@ from typing import Any
 from sassafras.core.errors import LatencyTableError
 
 from ..opcodes import OPCODES, base
+from . import files
 from .classes import pair_class, result_class
-from .measured import Measured, MeasuredTable, place
+from .files import Key
 
 FORMAT, VERSION = "sassafras-latency", 2
 KINDS = ("raw", "waw", "war", "issue")
-#: what `LatencyTable.load` reads when not told: ``"mined"`` alone, or ``"measured"`` on top of it
-DEFAULT_SOURCE = "mined"
-#: cycles on top of a measured distance that is less than what ptxas leaves
-MARGIN = 1
+#: a class's floor is trusted with so many samples in the class, and when met in so many kernels
+THRESHOLDS = {"samples": 20, "kernels": 6}
 ClassKey = tuple[str, str, str]
-Key = tuple[str, str, str, str, str]
-"""(kind, producer key, producer slot, consumer key, consumer slot)"""
+_COLUMNS = "kind, producer, producer slot, consumer, consumer slot, cycles, samples, attained, kernels, where"
+_CLASS_COLUMNS = "kind, first, second, floor, samples, kernels, highest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +75,6 @@ class LatencyTable:
         provenance: what it was mined from and with which tools.
         rows: everything that was seen, however rarely.
         classes: how well the classes of the rows are supported.
-        thresholds: a class's floor is trusted with this many samples in the class and when met in this
-            many kernels.
-        measured: rows that were measured on a GPU, where that is wanted. They go before what was mined: a
-            distance at which a fault was seen is never enough; `MARGIN` cycles above the smallest right one
-            are, or what ptxas leaves if that is less.
     """
 
     def __init__(
@@ -90,16 +83,11 @@ class LatencyTable:
         rows: Mapping[Key, Distance] | None = None,
         classes: Mapping[ClassKey, Support] | None = None,
         provenance: Mapping[str, Any] | None = None,
-        samples: int = 20,
-        kernels: int = 6,
-        measured: Mapping[Key, Measured] | None = None,
     ) -> None:
         self.arch = arch
         self.rows: dict[Key, Distance] = dict(rows or {})
         self.classes: dict[ClassKey, Support] = dict(classes or {})
         self.provenance: dict[str, Any] = dict(provenance or {})
-        self.thresholds = (samples, kernels)
-        self.measured: dict[Key, Measured] = dict(measured or {})
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -109,15 +97,12 @@ class LatencyTable:
         return found if found is not None and self._enough(found) else None
 
     def _enough(self, found: Support) -> bool:
-        samples, kernels = self.thresholds
-        return found.samples >= samples and found.kernels >= kernels
+        return found.samples >= THRESHOLDS["samples"] and found.kernels >= THRESHOLDS["kernels"]
 
     def distance(
         self, kind: str, producer: str, producer_slot: str, consumer: str, consumer_slot: str
     ) -> Distance | None:
         """The distance that ptxas never goes below, or None when it is unknown.
-
-        Where measured rows are wanted, also a distance below which a fault was seen, if it is enough.
 
         Args:
             kind: ``raw``, ``waw``, ``war`` or ``issue``. For ``war`` the producer is the reader
@@ -129,15 +114,6 @@ class LatencyTable:
             The distance in cycles, or None: callers then keep the original distance, or `bound`.
         """
         key = (kind, producer, producer_slot, consumer, consumer_slot)
-        trusted = self._mined(key)
-        if (measured := self.measured.get(key)) is None:
-            return trusted
-        enough = self.bound(*key)
-        if measured.fault + 1 == enough:  # one cycle less is wrong: no kernel leaves less
-            return Distance(enough, measured.trials, measured.trials, 1, "measured")
-        return trusted if trusted is not None and trusted.cycles == enough else None
-
-    def _mined(self, key: Key) -> Distance | None:
         seen = self.rows.get(key)
         if seen is None or seen.cycles <= 1:
             return seen  # there is nothing below one cycle
@@ -154,14 +130,6 @@ class LatencyTable:
         at which the first result is there for every kind of reader. Arguments as for `distance`.
         """
         key = (kind, producer, producer_slot, consumer, consumer_slot)
-        enough = self._mined_bound(key)
-        if (measured := self.measured.get(key)) is None:
-            return enough
-        right = measured.cycles + MARGIN
-        return min(enough, right) if enough is not None and enough > measured.fault else right
-
-    def _mined_bound(self, key: Key) -> int | None:
-        kind, producer, producer_slot, consumer, _ = key
         seen, known = self.rows.get(key), self._supported(key)
         if seen is not None and (known is not None or seen.kernels >= 2):
             return seen.cycles
@@ -210,56 +178,31 @@ class LatencyTable:
         return self.distance("issue", first, "", second, "")
 
     def save(self, path: Path | str) -> None:
-        """Write JSON with one row a line, sorted, so that two versions can be compared.
+        """Write it, see `files`.
 
         Raises:
             LatencyTableError: the file cannot be written.
         """
-        samples, kernels = self.thresholds
         head = {
             "format": FORMAT,
             "version": VERSION,
             "arch": self.arch,
-            "thresholds": {"samples": samples, "kernels": kernels},
-            "columns": [
-                "kind",
-                "producer",
-                "producer slot",
-                "consumer",
-                "consumer slot",
-                "cycles",
-                "samples",
-                "attained",
-                "kernels",
-                "where",
-            ],
-            "class columns": ["kind", "first", "second", "floor", "samples", "kernels", "highest"],
+            "thresholds": THRESHOLDS,
+            "columns": _COLUMNS.split(", "),
+            "class columns": _CLASS_COLUMNS.split(", "),
             "provenance": self.provenance,
         }
-        rows = [[*key, *astuple(seen)] for key, seen in sorted(self.rows.items())]
-        classes = [[*name, *astuple(known)] for name, known in sorted(self.classes.items())]
-        text = json.dumps(head, indent=1)[:-2]
-        for name, lines in (("classes", classes), ("rows", rows)):
-            body = ",\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
-            text += f',\n "{name}": [\n{body}\n]'
-        text += "\n}\n"
-        try:
-            Path(path).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise LatencyTableError(f"cannot write the table: {error.strerror}", where=str(path)) from error
+        rows = ([*key, *astuple(seen)] for key, seen in sorted(self.rows.items()))
+        classes = ([*name, *astuple(known)] for name, known in sorted(self.classes.items()))
+        files.write(Path(path), head, {"classes": classes, "rows": rows})
 
     @classmethod
-    def load(
-        cls, name: str = "sm_90", path: Path | str | None = None, source: str | None = None
-    ) -> LatencyTable:
+    def load(cls, name: str = "sm_90", path: Path | str | None = None) -> LatencyTable:
         """Read a table.
 
         Args:
             name: the table's name (`Arch.table`), read from the package unless `path` is given.
             path: another file, which must be for `name`.
-            source: ``"mined"``, or ``"measured"`` to put the package's measured rows on top; None: the
-                package's choice (`DEFAULT_SOURCE`), without measured rows for another `path`, or where the
-                architecture has none.
 
         Raises:
             LatencyTableError: there is no such table, it is malformed, or it is for another architecture.
@@ -272,86 +215,34 @@ class LatencyTable:
                 "no latency table", where=name if path is None else str(path), hint=_available()
             ) from None
         read = _read(file, name, now.st_mtime_ns, now.st_size)
-        measured: Mapping[Key, Measured] | None = None
-        if source not in (None, "mined", "measured"):
-            raise LatencyTableError(f"latencies are mined or measured, not {source!r}")
-        wanted = source or (DEFAULT_SOURCE if path is None and place(name).exists() else "mined")
-        if wanted == "measured":
-            measured = MeasuredTable.load(name).rows
-        return cls(name, read.rows, read.classes, read.provenance, *read.thresholds, measured)
+        return cls(name, read.rows, read.classes, read.provenance)
 
 
 # every validator and every space asks for its table, and copies what is found here
 @lru_cache(maxsize=8)
 def _read(file: Path, name: str, changed: int, size: int) -> LatencyTable:
     """The mined rows of a file, as it was at `changed`. Read only."""
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeError, ValueError, RecursionError) as error:
-        raise LatencyTableError(f"cannot be read as JSON: {error}", where=file.name) from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise LatencyTableError("not a latency table", where=file.name)
-    if data.get("version") != VERSION:
-        raise LatencyTableError(
-            f"latency table of version {data.get('version')!r}; this program reads {VERSION}",
-            where=file.name,
-            hint="mine it again: sassafras latency mine",
-        )
-    if data.get("arch") != name:
-        raise LatencyTableError(
-            f"latency table for {data.get('arch')!r} where {name!r} is needed", where=file.name
-        )
-    thresholds = data.get("thresholds")
-    if not isinstance(thresholds, dict) or not all(
-        isinstance(thresholds.get(k), int) and thresholds[k] >= 1 for k in ("samples", "kernels")
-    ):
-        raise LatencyTableError("thresholds are missing or not positive integers", where=file.name)
-    provenance = data.get("provenance")
+    data = files.read(file, FORMAT, VERSION, name)
+    if data.get("thresholds") != THRESHOLDS:
+        raise LatencyTableError(f"other thresholds than {THRESHOLDS}", where=file.name)
     return LatencyTable(
         name,
-        _rows(data.get("rows"), file.name),
-        _classes(data.get("classes"), file.name),
-        provenance if isinstance(provenance, dict) else {},
-        thresholds["samples"],
-        thresholds["kernels"],
+        files.rows(data, "rows", "sssssiiiis", file.name, _distance),
+        files.rows(data, "classes", "sssiiii", file.name, _support),
+        data["provenance"],
     )
 
 
-def _rows(rows: Any, where: str) -> dict[Key, Distance]:
-    if not isinstance(rows, list) or not rows:
-        raise LatencyTableError("has no rows", where=where)
-    found: dict[Key, Distance] = {}
-    for number, row in enumerate(rows):
-        place = f"{where}, row {number}"
-        if not isinstance(row, list) or len(row) != 10:
-            raise LatencyTableError("a row needs 10 columns", where=place)
-        text, numbers = (*row[:5], row[9]), row[5:9]
-        if not all(isinstance(t, str) for t in text) or not all(type(n) is int for n in numbers):
-            raise LatencyTableError("a column has the wrong type", where=place)
-        cycles, samples, attained, kernels = numbers
-        if row[0] not in KINDS or cycles < 0 or not 1 <= kernels <= attained <= samples:
-            raise LatencyTableError("impossible kind or numbers", where=place)
-        key: Key = (row[0], row[1], row[2], row[3], row[4])
-        if key in found:
-            raise LatencyTableError("row given twice", where=place)
-        found[key] = Distance(cycles, samples, attained, kernels, row[9])
-    return found
+def _distance(kind: str, cycles: int, samples: int, attained: int, kernels: int, where: str) -> Distance:
+    if kind not in KINDS or cycles < 0 or not 1 <= kernels <= attained <= samples:
+        raise ValueError
+    return Distance(cycles, samples, attained, kernels, where)
 
 
-def _classes(lines: Any, where: str) -> dict[ClassKey, Support]:
-    if not isinstance(lines, list):
-        raise LatencyTableError("has no classes", where=where)
-    found: dict[ClassKey, Support] = {}
-    for number, line in enumerate(lines):
-        place = f"{where}, class {number}"
-        if not isinstance(line, list) or len(line) != 7:
-            raise LatencyTableError("a class needs 7 columns", where=place)
-        if not all(isinstance(t, str) for t in line[:3]) or not all(type(n) is int for n in line[3:]):
-            raise LatencyTableError("a column has the wrong type", where=place)
-        if line[0] not in KINDS or line[3] < 0 or line[4] < 1 or line[5] < 1:
-            raise LatencyTableError("impossible kind or numbers", where=place)
-        found[line[0], line[1], line[2]] = Support(line[3], line[4], line[5], line[6])
-    return found
+def _support(kind: str, floor: int, samples: int, kernels: int, highest: int) -> Support:
+    if kind not in KINDS or floor < 0 or samples < 1 or kernels < 1:
+        raise ValueError
+    return Support(floor, samples, kernels, highest)
 
 
 def _available() -> str:

@@ -53,7 +53,7 @@ class Ppo(Hyperparameters):
             from .game import AssemblyGame
         except ImportError as error:
             raise ToolMissing(
-                f"the strategy ppo needs {error.name}", hint="pip install 'sassafras[rl]'"
+                f"the strategy ppo needs {error.name}", hint="in the checkout: pip install -e '.[rl]'"
             ) from error
         if self.envs < 1 or self.steps < 1 or self.horizon < 1:
             raise SearchError("envs, steps and horizon must be at least 1")

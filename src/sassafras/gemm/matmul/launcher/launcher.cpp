@@ -97,19 +97,19 @@ PyObject *add_torch(PyObject *object, PyObject *tuple) {
     Py_RETURN_NONE;
 }
 
-// add_kernel(key, context, functions, (launches, workspace, counters)): plan.py's KernelPlan
+// add_kernel(key, context, functions, (launches, workspace)): plan.py's KernelPlan
 PyObject *add_kernel(PyObject *object, PyObject *args) {
     Key key;
     unsigned long long context;
     PyObject *functions, *launches;
-    Py_ssize_t workspace, counters;
-    if (!PyArg_ParseTuple(args, "O&KO!(O!nn)", parse_key, &key, &context, &PyTuple_Type, &functions, &PyTuple_Type,
-                          &launches, &workspace, &counters))
+    Py_ssize_t workspace;
+    if (!PyArg_ParseTuple(args, "O&KO!(O!n)", parse_key, &key, &context, &PyTuple_Type, &functions, &PyTuple_Type,
+                          &launches, &workspace))
         return nullptr;
     auto plan = std::make_shared<Plan>();
     plan->kind = Kind::Kernel;
     plan->context = (void *)(uintptr_t)context;
-    plan->workspace = (size_t)workspace, plan->counters = (size_t)counters;
+    plan->workspace = (size_t)workspace;
     const Py_ssize_t count = PyTuple_GET_SIZE(launches);
     if (count < 1 || count != PyTuple_GET_SIZE(functions)) {
         PyErr_SetString(PyExc_ValueError, "a plan has one function a launch, and at least one");
@@ -178,10 +178,10 @@ PyObject *counts(PyObject *object, PyObject *) {
 // launcher_python.py's Torch, in part tuples.
 constexpr struct { const char *name; PyObject *Launcher::*member; bool tuple; } kAsked[] = {
     {"matmul", &Launcher::matmul, false},     {"empty_bytes", &Launcher::empty_bytes, false},
-    {"counters", &Launcher::counters, false}, {"stream", &Launcher::stream, false},
-    {"strict", &Launcher::strict, false},     {"grad_enabled", &Launcher::grad_enabled, false},
-    {"admit", &Launcher::admit, false},       {"modes", &Launcher::modes, true},
-    {"watchers", &Launcher::watchers, true},  {"views", &Launcher::views, true},
+    {"stream", &Launcher::stream, false},     {"strict", &Launcher::strict, false},
+    {"admit", &Launcher::admit, false},       {"grad_enabled", &Launcher::grad_enabled, false},
+    {"modes", &Launcher::modes, true},        {"watchers", &Launcher::watchers, true},
+    {"views", &Launcher::views, true},
 };
 
 template <class F> bool function(PyObject *addresses, const char *name, F &to) {
@@ -210,9 +210,7 @@ int init(PyObject *object, PyObject *args, PyObject *) {
         !function(addresses, "cuCtxGetCurrent", self->context_get) ||
         !function(addresses, "cuCtxPushCurrent", self->context_push) ||
         !function(addresses, "cuCtxPopCurrent", self->context_pop) ||
-        !function(addresses, "cuTensorMapEncodeTiled", self->encode) ||
-        !function(addresses, "cuStreamIsCapturing", self->is_capturing) ||
-        !function(addresses, "cuStreamGetId", self->stream_id))
+        !function(addresses, "cuTensorMapEncodeTiled", self->encode))
         return -1;
     if (PyDict_GetItemString(addresses, "cublasLtMatmul") && !function(addresses, "cublasLtMatmul", self->lt_matmul))
         return -1;

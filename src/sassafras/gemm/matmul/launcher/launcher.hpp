@@ -16,7 +16,7 @@ struct Launcher {
     PyTypeObject *tensor, *parameter;
     PyObject *mm; // for two matrices: torch.matmul gets there by a detour
     // launcher_python.py's Torch
-    PyObject *matmul, *empty_bytes, *counters, *stream, *grad_enabled, *strict, *modes, *watchers, *views, *admit;
+    PyObject *matmul, *empty_bytes, *stream, *grad_enabled, *strict, *modes, *watchers, *views, *admit;
     PyObject *new_empty, *requires_grad, *names; // interned; kwnames ("out",)
     int device_type;
     LaunchKernelEx launch;
@@ -24,8 +24,6 @@ struct Launcher {
     ContextPush context_push;
     ContextPop context_pop;
     EncodeTiled encode;
-    StreamIsCapturing is_capturing;
-    StreamGetId stream_id;
     LtMatmul lt_matmul; // null without cuBLASLt
     Plans *plans;
     unsigned long long hits, misses, refused, served;
@@ -137,48 +135,6 @@ int encoded(Launcher *self, MapSpec &map, const uint64_t *values, void *&to) {
     return code;
 }
 
-// The driver's error that a DriverError tells of, which is forgotten; -1 with any other exception left as it is.
-int driver_error() {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    const bool usual = value && PyObject_IsInstance(value, PyExc_Exception) == 1; // SystemExit has a code as well
-    PyObject *number = usual ? PyObject_GetAttrString(value, "code") : nullptr;
-    const long code = number && PyLong_Check(number) ? PyLong_AsLong(number) : 0;
-    Py_XDECREF(number);
-    PyErr_Clear();
-    if (code <= 0) {
-        PyErr_Restore(type, value, trace);
-        return -1;
-    }
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
-    return (int)code;
-}
-
-// Zeroed words for a launch on this stream, whose context is current. 0, the driver's error, or -1 with a Python error set.
-int counters_for(Launcher *self, const Plan &plan, int device, void *stream, uint64_t &to) {
-    int capturing = 0;
-    if (int code = self->is_capturing(stream, &capturing)) return code;
-    unsigned long long id = 0;
-    const bool known = !capturing && self->stream_id(stream, &id) == 0;
-    constexpr unsigned kept = sizeof plan.counters_of / sizeof plan.counters_of[0];
-    for (unsigned i = 0; known && i < kept && i < plan.counters_known; ++i)
-        if (plan.counters_of[i].stream_id == id) {
-            to = plan.counters_of[i].address;
-            return 0;
-        }
-    PyObject *address = PyObject_CallFunction(self->counters, "niK", (Py_ssize_t)plan.counters, device,
-                                              (unsigned long long)(uintptr_t)stream);
-    if (!address) return driver_error();
-    to = PyLong_AsUnsignedLongLong(address);
-    Py_DECREF(address);
-    if (PyErr_Occurred()) return -1;
-    if (known) plan.counters_of[plan.counters_known++ % kept] = {id, to};
-    return 0;
-}
-
 // One launch. values: what it is given, by Value.
 int start(Launcher *self, const Launch &launch, const uint64_t *values, void *stream) {
     uint64_t words[kMostParameters];
@@ -229,7 +185,7 @@ uint64_t float_bits(double value) {
 int enqueue(Launcher *self, const Plan &plan, const Arguments &asked, const Call &call, void *c, PyObject *&scratch) {
     void *stream = nullptr;
     if (!current_stream(self, call.key.device, stream)) return -1;
-    if (stream == kPerThread && (plan.workspace || plan.counters)) return kTorch; // other threads would be given the same
+    if (stream == kPerThread && plan.workspace) return kTorch; // other threads would be given the same
     void *workspace = nullptr;
     if (plan.workspace) {
         // from torch's allocator, per call: ordered on this stream, and of a graph's own pool while it is captured
@@ -246,9 +202,6 @@ int enqueue(Launcher *self, const Plan &plan, const Arguments &asked, const Call
     }
     const Current context(self, plan.context);
     if (context.code) return context.code;
-    uint64_t counters = 0;
-    if (plan.counters)
-        if (int code = counters_for(self, plan, call.key.device, stream, counters)) return code;
     if (plan.kind == Kind::Lt) {
         const float one = 1.0f, zero = 0.0f;
         return self->lt_matmul(plan.handle, plan.operation, &one, call.b, plan.first, call.a, plan.second, &zero, c,
@@ -256,7 +209,7 @@ int enqueue(Launcher *self, const Plan &plan, const Arguments &asked, const Call
     }
     const uint64_t addend = asked.beta != 0 ? (uintptr_t)c : 0;
     const uint64_t values[kValues] = {
-        (uintptr_t)call.a,    (uintptr_t)call.b, (uintptr_t)c,           (uintptr_t)workspace,   counters,
+        (uintptr_t)call.a,    (uintptr_t)call.b, (uintptr_t)c,           (uintptr_t)workspace,
         (uintptr_t)call.bias, addend,            float_bits(asked.alpha), float_bits(asked.beta), (uint64_t)asked.activation};
     for (const auto &launch : plan.launches)
         if (int code = start(self, *launch, values, stream)) return code;

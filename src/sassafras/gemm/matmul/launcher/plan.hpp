@@ -35,8 +35,6 @@ using ContextPop = int (*)(void **);
 using EncodeTiled = int (*)(TensorMap *, int type, unsigned rank, void *address, const uint64_t *dims,
                             const uint64_t *strides, const unsigned *box, const unsigned *element_strides,
                             int interleave, int swizzle, int promotion, int fill);
-using StreamIsCapturing = int (*)(void *stream, int *status);
-using StreamGetId = int (*)(void *stream, unsigned long long *id);
 using LtMatmul = int (*)(void *handle, void *operation, const void *alpha, const void *a, void *a_layout, const void *b,
                          void *b_layout, const void *beta, const void *c, void *c_layout, void *d, void *d_layout,
                          const void *algo, void *workspace, size_t bytes, void *stream);
@@ -55,8 +53,8 @@ struct MapSpec {
 constexpr int kPromotion = 2; // CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 
 // What a launch gives by name; then constants and tensor maps.
-enum Value { kA, kB, kC, kWorkspace, kCounters, kBias, kAddend, kAlpha, kBeta, kActivation, kValues, kConstant = kValues, kMap };
-const char *const kNames[kValues] = {"a", "b", "c", "workspace", "counters", "bias", "addend", "alpha", "beta", "activation"};
+enum Value { kA, kB, kC, kWorkspace, kBias, kAddend, kAlpha, kBeta, kActivation, kValues, kConstant = kValues, kMap };
+const char *const kNames[kValues] = {"a", "b", "c", "workspace", "bias", "addend", "alpha", "beta", "activation"};
 
 constexpr size_t kMostParameters = 64;
 
@@ -70,12 +68,6 @@ struct Launch {
     std::vector<std::unique_ptr<MapSpec>> maps; // cache: the last addresses' maps
 };
 
-// Where counters of a stream lie. An id is the stream's for the program's life; a handle is used again.
-struct CountersOf {
-    unsigned long long stream_id;
-    uint64_t address;
-};
-
 enum class Kind { Torch, Kernel, Lt };
 
 // Tables and calls share a plan: it lives until the last call that found it is done, whatever replaces it in the table.
@@ -86,10 +78,6 @@ struct Plan {
     void *context = nullptr;
     std::vector<std::unique_ptr<Launch>> launches; // one after the other; they share the workspace
     size_t workspace = 0; // bytes, from torch's allocator at every call
-    // words that are zero before and after every launch; launches that may overlap have their own (counters.py)
-    size_t counters = 0;
-    mutable CountersOf counters_of[4] = {}; // cache: the last streams'
-    mutable unsigned counters_known = 0;    // how many were ever put there
     // cuBLASLt
     void *handle = nullptr, *operation = nullptr, *first = nullptr, *second = nullptr, *out = nullptr;
     uint64_t algorithm[8] = {};

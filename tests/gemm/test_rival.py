@@ -1,0 +1,33 @@
+"""cuBLASLt beside a configuration, on the modelled clock; and one cubin launched in several ways."""
+
+from __future__ import annotations
+
+import pytest
+
+from sassafras.core import DeviceError
+from sassafras.gemm import GemmSpace, Shape
+from sassafras.gemm.bench.rival import rival
+from sassafras.gemm.configs import registry
+
+SHAPE = Shape(64, 64, 512)
+
+
+def test_one_cubin_serves_several_configurations() -> None:
+    space = GemmSpace(SHAPE, lambda config: config.instance.name.encode())
+    first = next(c for c in space.configs if c.cluster == 1)
+    second = next(c for c in space.configs if c.instance == first.instance and c != first)
+    one, other = space.candidate(first), space.candidate(second)
+    assert one.kernel.cubin == other.kernel.cubin and one.digest != other.digest
+    assert one.digest == space.candidate(first).digest
+
+
+def test_a_ratio_with_its_interval() -> None:
+    config = GemmSpace(SHAPE, lambda config: b"").start()
+    found = rival(SHAPE, config, dry=True)
+    assert 0 < found["low"] <= found["ratio"] <= found["high"]
+
+
+def test_what_cannot_be_timed_is_said() -> None:
+    illegal = next(c for c in registry.configurations() if c.why_illegal(SHAPE))
+    with pytest.raises(DeviceError, match="could not be timed beside"):
+        rival(SHAPE, illegal, dry=True)
