@@ -22,7 +22,8 @@ _HOME = {
     "Custom": "core", "Normal": "core", "Uniform": "core",
     "SassafrasError": "core", "Space": "core", "Tolerance": "core", "Verdict": "core", "Workload": "core",
     "Strategy": "search", "Store": "store", "load": "targets",
-    "install": "deploy", "uninstall": "deploy", "status": "deploy", "matmul": "gemm.matmul.api",
+    "autotune": "on_call", "install": "on_call", "uninstall": "deploy", "status": "deploy",
+    "matmul": "gemm.matmul.api",
 }  # fmt: skip
 
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ if TYPE_CHECKING:
         Verdict,
         Workload,
     )
-    from sassafras.deploy import install, status, uninstall
+    from sassafras.deploy import status, uninstall
     from sassafras.gemm.matmul.api import matmul
     from sassafras.jobs.result import Result
+    from sassafras.on_call import autotune, install
     from sassafras.precheck import Checked
     from sassafras.report.explain import explain
     from sassafras.search import Strategy
@@ -64,9 +66,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget", "Buffer", "Candidate", "Case", "Checked", "Comparison", "Custom", "Device", "Evaluation",
     "Evaluator", "Interval", "Kernel", "Modelled", "Normal", "Result", "Results", "SassafrasError", "Space",
-    "Store", "Strategy", "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "check", "compare",
-    "evolve", "explain", "install", "load", "matmul", "optimize", "optimize_all", "status", "uninstall",
-    "workload_of", "workloads_of",
+    "Store", "Strategy", "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "autotune", "check",
+    "compare", "evolve", "explain", "install", "load", "matmul", "optimize", "optimize_all", "status",
+    "uninstall", "workload_of", "workloads_of",
 ]  # fmt: skip
 
 

@@ -38,6 +38,7 @@ def optimize(
     *args: Any,
     strategy: str | Strategy | type | None = None,
     settings: Mapping[str, Any] | None = None,
+    preset: str | None = None,
     budget: str | Budget | None = None,
     effort: str = "normal",
     device: str | Device = "auto",
@@ -70,7 +71,9 @@ def optimize(
             ``"guided"``, which found most on an H200; ``"anneal"`` in a space of your own,
             of which it asks no more than moves.
         settings: fields of a strategy given by name or class.
-        budget: for example ``"60s"``, ``"3000e"`` (evaluations), ``"60s,3000e"``; None: that of `effort`.
+        preset: a paper's protocol instead of a strategy: ``"cuasmrl"`` or ``"sip"``; `settings` change it.
+        budget: for example ``"60s"``, ``"3000e"`` (evaluations), ``"60s,3000e"``; None: the
+            preset's, or that of `effort`.
         effort: ``"quick"`` (10 s), ``"normal"`` (60 s) or ``"full"`` (10 min) of search.
         device: ``"cuda"``, ``"model"`` (the timing model, no GPU), ``"auto"`` (CUDA where there is a GPU), or
             your own `Device`.
@@ -100,6 +103,12 @@ def optimize(
     say = stage or (lambda text: None)
     if workers is not None and cluster is None:
         raise SearchError("there are workers only in a cluster", hint="--cluster auto, or HOST:PORT")
+    if preset is not None:
+        if strategy is not None:
+            raise SearchError("a preset names its strategy", hint=f"leave out {strategy!r} or {preset!r}")
+        protocol = search.preset(preset)
+        strategy, settings = protocol.strategy, {**protocol.settings, **(settings or {})}
+        budget = budget or protocol.budget
     if strategy is None:
         strategy = "guided" if space is None or isinstance(space, str) else "anneal"
     chosen = search.get(strategy, settings)

@@ -20,9 +20,31 @@ from sassafras.deploy.triton_load import SUPPORTED, supported_version
 if TYPE_CHECKING:
     from .recorder import LaunchRecorder
 
+
+class Wraps:
+    """Methods of Triton's that are wrapped."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Any, str, Any, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._made)
+
+    def put(self, owner: Any, name: str, wrap: Any) -> None:
+        """Replace ``owner.name``."""
+        self._made.append((owner, name, wrap, vars(owner)[name]))
+        setattr(owner, name, wrap)
+
+    def remove(self) -> None:
+        """Put Triton's own methods back, unless another wrap lies around ours, which then passes through."""
+        while self._made:
+            owner, name, wrap, original = self._made.pop()
+            if vars(owner).get(name) is wrap:
+                setattr(owner, name, original)
+
+
 _local = threading.local()
-#: (class, attribute, our wrap, what it wraps), while in place
-_wraps: list[tuple[Any, str, Any, Any]] = []
+_wraps = Wraps()
 
 
 def attach(recorder: LaunchRecorder) -> str:
@@ -39,17 +61,14 @@ def attach(recorder: LaunchRecorder) -> str:
     run, bench = vars(JITFunction).get("run"), vars(Autotuner).get("_bench")
     if (problem := unsupported(version, run, bench)) is not None:
         return problem
-    _put(JITFunction, "run", _launching(recorder, run))
-    _put(Autotuner, "_bench", _benching(recorder, bench))
+    _wraps.put(JITFunction, "run", _launching(recorder, run))
+    _wraps.put(Autotuner, "_bench", benching(recorder, bench, _local))
     return ""
 
 
 def detach() -> None:
-    """Put Triton's own methods back, unless another wrap lies around ours."""
-    while _wraps:
-        owner, name, wrap, original = _wraps.pop()
-        if vars(owner).get(name) is wrap:
-            setattr(owner, name, original)
+    """Put Triton's own methods back."""
+    _wraps.remove()
 
 
 def unsupported(version: str, run: Any, bench: Any) -> str | None:
@@ -63,9 +82,15 @@ def unsupported(version: str, run: Any, bench: Any) -> str | None:
     return None
 
 
-def _put(owner: Any, name: str, wrap: Any) -> None:
-    _wraps.append((owner, name, wrap, vars(owner)[name]))
-    setattr(owner, name, wrap)
+def noted(grid: Any) -> tuple[Any, list[Any]]:
+    """A grid to pass on, and a list that then holds what it was; a user's function is asked once."""
+    seen = [grid]
+
+    def asked(meta: Any) -> Any:
+        seen[0] = grid(meta)
+        return seen[0]
+
+    return (asked if callable(grid) else grid), seen
 
 
 def _launching(recorder: LaunchRecorder, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,16 +98,7 @@ def _launching(recorder: LaunchRecorder, original: Callable[..., Any]) -> Callab
     def run(self: Any, *args: Any, grid: Any, warmup: Any, **kwargs: Any) -> Any:
         if warmup or not recorder.on:
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
-        seen: list[Any] = [grid]
-        if callable(grid):
-
-            def noted(meta: Any) -> Any:  # what the user's function says, asked once
-                seen[0] = grid(meta)
-                return seen[0]
-
-            asked: Any = noted
-        else:
-            asked = grid
+        asked, seen = noted(grid)
         bench = getattr(_local, "bench", None)
         launch = recorder.before(self, args, kwargs, bench)
         compiled = original(self, *args, grid=asked, warmup=warmup, **kwargs)
@@ -92,15 +108,23 @@ def _launching(recorder: LaunchRecorder, original: Callable[..., Any]) -> Callab
     return run
 
 
-def _benching(recorder: LaunchRecorder, original: Callable[..., Any]) -> Callable[..., Any]:
+def benching(recorder: Any, original: Callable[..., Any], local: threading.local) -> Callable[..., Any]:
+    """A wrap of `Autotuner._bench`.
+
+    Args:
+        recorder: its `bench(config)` begins a configuration, its `benched(bench, timings)` ends it.
+        original: what is wrapped.
+        local: holds the configuration that this thread tries, as ``bench``.
+    """
+
     @functools.wraps(original)
     def _bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
-        outer = getattr(_local, "bench", None)
-        _local.bench = bench = recorder.bench(config)
+        outer = getattr(local, "bench", None)
+        local.bench = bench = recorder.bench(config)
         try:
             timings = original(self, *args, config=config, **meta)
         finally:
-            _local.bench = outer
+            local.bench = outer
         recorder.benched(bench, timings)
         return timings
 

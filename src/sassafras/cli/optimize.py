@@ -32,8 +32,14 @@ def command(
         str, typer.Option(help="Search space: swaps (order and stall counts), control, renaming or blocks.")
     ] = "swaps",
     device: options.Device = "auto",
-    strategy: options.Strategy = "guided",
+    strategy: Annotated[
+        str | None,
+        typer.Option(help="guided, anneal, greedy, random_walk, list, ppo or sip [default: guided]."),
+    ] = None,
     settings: options.Settings = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Use a paper's protocol instead of a strategy: cuasmrl or sip.")
+    ] = None,
     budget: Annotated[
         str | None,
         typer.Option(help="Limit of each search in time or evaluations: 60s, 5m, 3000e, or 60s,3000e."),

@@ -17,7 +17,7 @@ Device = Annotated[
     str, typer.Option(help="Where candidates run: cuda (a GPU), model (the timing model), or auto.")
 ]
 Strategy = Annotated[
-    str, typer.Option(help="Search strategy: guided, anneal, greedy, random_walk, list or ppo.")
+    str, typer.Option(help="Search strategy: guided, anneal, greedy, random_walk, list, ppo or sip.")
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting of the strategy, NAME=VALUE; repeatable.")

@@ -133,9 +133,17 @@ def clocks(smi: Mapping[str, str] | None = None) -> dict[str, Any]:
     return values
 
 
-def _smi() -> dict[str, str]:
+def free_bytes() -> int | None:
+    """Free memory of the GPU that CUDA calls 0; None where nvidia-smi does not tell."""
+    try:
+        return int(float(_smi("memory.free")["memory.free"]) * 2**20)
+    except (KeyError, ValueError):
+        return None
+
+
+def _smi(*fields: str) -> dict[str, str]:
     """nvidia-smi's fields for the GPU that CUDA calls 0 (it reads NVML in a process of its own)."""
-    fields = ["driver_version", *_CLOCKS.values()]
+    fields = fields or ("driver_version", *_CLOCKS.values())
     # an index or a UUID; NVML itself knows nothing of the variable
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
     query = [f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", f"--id={first}"]

@@ -54,7 +54,7 @@ def refusal(winner: Winner, original: bytes, launch: LaunchFacts) -> str | None:
         return "the stored figures show no speed-up beyond the null experiment"
     if winner.samples < 1:
         return "no launch of the tuned cubin was ever compared"
-    return _other_launch(winner.kernel, launch) or _other_code(winner.kernel, original, launch)
+    return _other_launch(winner.kernel, launch) or other_code(winner.kernel, original, launch)
 
 
 def _other_launch(kernel: Kernel, launch: LaunchFacts) -> str | None:
@@ -74,7 +74,8 @@ def _other_launch(kernel: Kernel, launch: LaunchFacts) -> str | None:
     return None
 
 
-def _other_code(kernel: Kernel, original: bytes, launch: LaunchFacts) -> str | None:
+def other_code(kernel: Kernel, original: bytes, launch: LaunchFacts) -> str | None:
+    """Why this kernel's cubin cannot stand in for `original`, as far as the code's own facts go; or None."""
     from sassafras.sass import Cubin
 
     try:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from .records import LaunchJournal, Loaded, Status
+from .records import CallSearch, LaunchJournal, Loaded, Status
 from .settings import DISABLE, DeploySettings, Revalidate, disabled
 
 if TYPE_CHECKING:
@@ -61,6 +61,10 @@ class Deployment:
         #: CompiledKernels that `loaded` tells of
         self.known: weakref.WeakSet[Any] = weakref.WeakSet()
         self.lock = threading.RLock()
+        #: searches that launches began, by the original's sha256; kept by `sassafras.on_call`
+        self.searches: dict[str, CallSearch] = {}
+        #: called by `uninstall`
+        self.stops: list[Callable[[], None]] = []
         self._verdicts: dict[tuple[str, str], str | None] = {}
         self._journal = LaunchJournal(None)
         os.register_at_fork(after_in_child=self._after_fork)
@@ -210,10 +214,16 @@ class Deployment:
         except Exception as error:
             self._journal.problem = f"a kernel could not be noted: {type(error).__name__}: {error}"
 
+    def note_search(self, search: CallSearch) -> None:
+        """Remember how a search stands, and append it to the status file."""
+        self.searches = {**self.searches, search.original: search}
+        self._journal.write("search", asdict(search))
+
     def say_state(self) -> None:
         """Append what is installed to the status file."""
         state = self.status().to_json()
-        self._journal.write("state", {k: v for k, v in state.items() if k not in ("kernels", "process")})
+        told = ("kernels", "process", "searches")
+        self._journal.write("state", {k: v for k, v in state.items() if k not in told})
 
     def status(self) -> Status:
         """See `status`."""
@@ -235,13 +245,14 @@ class Deployment:
             revalidate=self.settings.revalidate,
             kernels=tuple(self.loaded),
             process=process(),
+            searches=tuple(self.searches.values()),
         )
 
     def _after_fork(self) -> None:
         """A child has none of its parent's kernels, and must not wait for its parent's threads."""
         self.lock = threading.RLock()
         self._journal.after_fork()
-        self.loaded, self.known = [], weakref.WeakSet()
+        self.loaded, self.known, self.searches = [], weakref.WeakSet(), {}
         if self.active:
             self.say_state()
 
@@ -326,6 +337,8 @@ def uninstall() -> Status:
     """Stop substituting. Kernels that were loaded keep their code, and `status` goes on telling of them."""
     from . import inductor, triton_load
 
+    while ENGINE.stops:  # before the lock: a search that ends may want it
+        ENGINE.stops.pop()()
     with ENGINE.lock:
         ENGINE.everything, ENGINE.index = False, None
         ENGINE.marked.clear()

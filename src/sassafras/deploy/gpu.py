@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 from sassafras.core.errors import DeviceError
@@ -25,3 +27,39 @@ def gpu_name(device: int) -> str:
     if cuda.cuDeviceGet(ctypes.byref(handle), device) or cuda.cuDeviceGetName(name, len(name), handle):
         raise DeviceError(f"the CUDA driver knows no GPU {device}")
     return name.value.decode(errors="replace")
+
+
+def bus_id(device: int) -> str:
+    """The PCI address of the GPU with this CUDA ordinal, the same in every process; without a driver the
+    ordinal."""
+    text = ctypes.create_string_buffer(32)
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        handle = ctypes.c_int()
+        if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(handle), device):
+            return str(device)
+        if cuda.cuDeviceGetPCIBusId(text, len(text), handle):
+            return str(device)
+    except (OSError, AttributeError):
+        return str(device)
+    return text.value.decode(errors="replace")
+
+
+@contextmanager
+def relaxed_capture() -> Iterator[None]:
+    """Calls of this thread neither fail nor spoil a CUDA graph that another thread captures meanwhile.
+
+    Does nothing where there is no driver.
+    """
+    try:
+        exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+    except (OSError, AttributeError):
+        yield
+        return
+    mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED; holds the mode before, afterwards
+    changed = exchange(ctypes.byref(mode)) == 0
+    try:
+        yield
+    finally:
+        if changed:
+            exchange(ctypes.byref(mode))

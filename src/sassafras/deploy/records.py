@@ -57,6 +57,30 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class CallSearch:
+    """A search that a launch began (`sassafras.autotune`, ``install(tune=...)``).
+
+    Attributes:
+        name: the kernel's entry.
+        original: sha256 of the cubin that the compiler made.
+        state: ``waiting``, ``searching``, ``done`` or ``refused``.
+        detail: why, or what came of it.
+        budget: of the search.
+    """
+
+    name: str
+    original: str
+    state: str
+    detail: str = ""
+    budget: str = ""
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> CallSearch:
+        """From `dataclasses.asdict`, unknown keys left out."""
+        return cls(**{name: row[name] for name in cls.__slots__ if name in row})
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """What deployment does in a process, and what it has done.
 
@@ -71,6 +95,7 @@ class Status:
         revalidate: which tuned cubins are validated before their first use.
         kernels: everything loaded since the first `install`, in order.
         process: pid, program and start, for statuses read from a file.
+        searches: what launches have begun to search, in order.
     """
 
     active: bool
@@ -83,6 +108,7 @@ class Status:
     revalidate: str = "imported"
     kernels: tuple[Loaded, ...] = ()
     process: Mapping[str, Any] = field(default_factory=dict)
+    searches: tuple[CallSearch, ...] = ()
 
     @property
     def tuned(self) -> tuple[Loaded, ...]:
@@ -109,6 +135,8 @@ class Status:
         for (name, digest, reason), count in others.items():
             times = f" ({count} times)" if count > 1 else ""
             lines.append(f"  original  {name}  {digest[:16]}: {reason}{times}")
+        for one in self.searches:
+            lines.append(f"  {one.state:<9} {one.name}  {one.original[:16]}: {one.detail or one.budget}")
         return "\n".join(lines)
 
 
@@ -176,6 +204,7 @@ def _read(path: Path) -> Status | None:
     who: dict[str, Any] = {}
     facts: dict[str, Any] = {}
     kernels: list[Loaded] = []
+    searches: dict[str, CallSearch] = {}  # the last line of each counts
     for line in path.read_text(errors="replace").splitlines():
         try:
             row = json.loads(line)
@@ -186,17 +215,19 @@ def _read(path: Path) -> Status | None:
                 facts = row
             elif event == "loaded":
                 kernels.append(Loaded.from_json(row))
+            elif event == "search":
+                searches[row["original"]] = CallSearch.from_json(row)
         except (ValueError, TypeError, KeyError, AttributeError):
             break
     if not who:
         return None
     who["alive"] = _alive(who)
     keep: dict[str, Any] = {
-        k: facts[k] for k in Status.__slots__ if k in facts and k not in ("kernels", "process")
+        k: facts[k] for k in Status.__slots__ if k in facts and k not in ("kernels", "process", "searches")
     }
     keep["deny"] = tuple(keep.get("deny") or ())
     values: dict[str, Any] = {"active": False, "reason": "nothing said yet"} | keep
-    return Status(**values, kernels=tuple(kernels), process=who)
+    return Status(**values, kernels=tuple(kernels), process=who, searches=tuple(searches.values()))
 
 
 def _alive(who: Mapping[str, Any]) -> bool | None:

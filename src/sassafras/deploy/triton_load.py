@@ -157,7 +157,37 @@ def _load(engine: Deployment, compiled: Any, original: Original) -> None:
     engine.load(compiled.name, _decide(engine, compiled), tuned, lambda: original(compiled), compiled)
 
 
-def _decide(engine: Deployment, compiled: Any) -> LookedUp:
+def look_again(engine: Deployment, compiled: Any, device: int) -> LookedUp:
+    """What a kernel that is loaded on this device would get, were it loaded now. Never raises."""
+    return _decide(engine, compiled, device)
+
+
+def exchange(engine: Deployment, compiled: Any, found: LookedUp) -> None:
+    """Let the next launches of a loaded kernel run what was found.
+
+    Loads the tuned cubin beside the present one, which stays loaded: launches under way and captured graphs
+    hold its handle. Must not be called while the current stream is captured.
+
+    Raises:
+        Exception: as the driver does; the kernel is then as it was.
+    """
+    from triton.runtime import driver
+
+    from .gpu import relaxed_capture
+
+    digest, device, decision = found
+    assert decision.tuned is not None
+    with alone(compiled), relaxed_capture():
+        module, function, *_ = driver.active.utils.load_binary(
+            compiled.name, decision.tuned, compiled.metadata.shared, device
+        )
+        compiled.module = module
+        compiled.function = function  # all that a launch reads: it gets the old handle or the new one
+    loaded = hashlib.sha256(decision.tuned).hexdigest()
+    engine.note(compiled.name, digest, loaded, device, decision, compiled)
+
+
+def _decide(engine: Deployment, compiled: Any, on: int | None = None) -> LookedUp:
     from .engine import Decision, LookedUp
 
     digest, device = "", -1
@@ -165,7 +195,7 @@ def _decide(engine: Deployment, compiled: Any) -> LookedUp:
         from triton.runtime import driver
 
         digest = hashlib.sha256(compiled.kernel).hexdigest()
-        device = int(driver.active.get_current_device())
+        device = int(driver.active.get_current_device()) if on is None else on
         index = engine.index
         launch = LaunchFacts(name=compiled.name)
         if index is not None and (digest in index.gpus or compiled.name in index.names):

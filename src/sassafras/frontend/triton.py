@@ -105,7 +105,7 @@ class TritonBuilder:
         compiled = _compile(self.kernel, signature, constexprs, attrs, options, target, where)
         metadata, ptx, cubin = compiled.metadata, compiled.asm["ptx"], compiled.asm["cubin"]
         actual = _ptx_target(ptx, where)
-        tool = _bundled_ptxas(ARCHES[arch])
+        tool = bundled_ptxas(ARCHES[arch])
         if ptxas is not None:
             tool = str(ptxas)
             cubin = assemble(ptx, actual, tool, flags=_ptxas_flags(options), where=where)
@@ -393,7 +393,8 @@ def _ptxas_flags(options: Any) -> list[str]:
     return flags + (extra.split(" ") if extra else [])
 
 
-def _bundled_ptxas(capability: int) -> str:
+def bundled_ptxas(capability: int) -> str:
+    """The ptxas that Triton uses for this compute capability (times ten)."""
     from triton.backends.nvidia.compiler import get_ptxas
 
     return str(Path(get_ptxas(capability).path))

@@ -8,7 +8,8 @@ from .list_schedule import ListSchedule
 from .loop import Finished, Progress, run
 from .ppo import Ppo
 from .random_walk import RandomWalk
-from .registry import check_settings, get, names, parse_settings, settings_of
+from .registry import check_settings, get, names, parse_settings, preset, settings_of
+from .sip import Sip
 
 __all__ = [
     "Anneal",
@@ -24,11 +25,13 @@ __all__ = [
     "Recorded",
     "Recorder",
     "Session",
+    "Sip",
     "Strategy",
     "check_settings",
     "get",
     "names",
     "parse_settings",
+    "preset",
     "run",
     "settings_of",
 ]

@@ -18,6 +18,7 @@ from .guided import Guided
 from .list_schedule import ListSchedule
 from .ppo import Ppo
 from .random_walk import RandomWalk
+from .sip import Sip
 
 _STRATEGIES: dict[str, Callable[..., Strategy]] = {
     RandomWalk.name: RandomWalk,
@@ -26,7 +27,37 @@ _STRATEGIES: dict[str, Callable[..., Strategy]] = {
     Guided.name: Guided,
     Ppo.name: Ppo,
     ListSchedule.name: ListSchedule,
+    Sip.name: Sip,
 }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preset:
+    """A paper's protocol: a strategy, its settings, and the budget where none is named."""
+
+    strategy: str
+    settings: Mapping[str, Any]
+    budget: str
+
+
+#: ``cuasmrl`` (arXiv 2501.08071, public code github.com/hgl71964/cuasmrl): memory moves, its network and
+#: hyper-parameters, 100 * (time before - time after) / (the baseline's) as reward whatever the noise, 15,000
+#: moves. ``sip``: see `search.sip`; its code's limit is 1,000 candidates.
+PRESETS = {
+    "cuasmrl": Preset("ppo", {"gate": False, "pool": False, "patience": 0, "total": 15_000}, "15000e"),
+    "sip": Preset(Sip.name, {}, "1000e"),
+}
+
+
+def preset(name: str) -> Preset:
+    """A preset by name.
+
+    Raises:
+        SearchError: there is none of this name.
+    """
+    if name not in PRESETS:
+        raise SearchError(f"there is no preset {name!r}", hint="one of " + ", ".join(PRESETS))
+    return PRESETS[name]
 
 
 def names() -> list[str]:

@@ -14,7 +14,7 @@ from sassafras.core.errors import file_limit
 #: written into the SQLite header, so that a foreign database is recognised ("SASF")
 APPLICATION_ID = 0x53415346
 #: SQLite's user_version; a file with a higher one was written by a newer Sassafras
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 #: how long a writer waits for another process's transaction
 BUSY_SECONDS = 30.0
 _LEFT = "the file was left as it is; name another with --store or SASSAFRAS_STORE"
@@ -99,6 +99,15 @@ CREATE TABLE winners (                      -- measured on a real GPU; the only 
 );
 CREATE INDEX winners_by_kernel ON winners(kernel, gpu);
 
+CREATE TABLE calls (                         -- searches on call, a row a key; see claims.py
+    key TEXT PRIMARY KEY,                   -- cubin and GPU model; or a GPU, whose turn the owner has
+    state TEXT NOT NULL CHECK (state IN ('running', 'done', 'refused')),
+    setting TEXT NOT NULL,                  -- what was asked for: budget, version
+    detail TEXT NOT NULL,
+    host TEXT NOT NULL, pid INTEGER NOT NULL, started INTEGER NOT NULL, -- the owner; see claims.Owner
+    since TEXT NOT NULL
+);
+
 CREATE TABLE modelled_winners (             -- what the timing model liked best; never a measurement
     id INTEGER PRIMARY KEY,
     kernel INTEGER NOT NULL REFERENCES kernels(id),
@@ -115,6 +124,8 @@ CREATE TABLE modelled_winners (             -- what the timing model liked best;
 """
 
 
+#: schema version -> tables that the next one adds
+_ADDED = {1: ("calls",)}
 #: from this version on SQLite can refuse a value that is not of its column's type
 _STRICT_SINCE = (3, 37)
 
@@ -242,6 +253,24 @@ def _prepare(connection: sqlite3.Connection, where: str) -> None:
             connection.execute("ROLLBACK")
             raise
     _check(connection, where)
+    _upgrade(connection)
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Add the tables that later versions brought; rows stay."""
+    while connection.execute("PRAGMA user_version").fetchone()[0] < SCHEMA_VERSION:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]  # another process may be first
+            for table in _ADDED.get(version, ()):
+                (statement,) = (s for s in schema().split(";\n") if f"CREATE TABLE {table} " in s)
+                connection.execute(statement)
+            if version < SCHEMA_VERSION:
+                connection.execute(f"PRAGMA user_version = {version + 1}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
 
 
 def _check(connection: sqlite3.Connection, where: str) -> None:

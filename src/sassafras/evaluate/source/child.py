@@ -29,7 +29,7 @@ def build_triton(scratch: Path) -> int:
     arch = request["arch"]
     target = frontend._target(frontend.ARCHES[arch])
     make_backend(target).hash()  # asks ptxas for its version, now, while that is still possible
-    ptxas_version(frontend._bundled_ptxas(frontend.ARCHES[arch]))
+    ptxas_version(frontend.bundled_ptxas(frontend.ARCHES[arch]))
     CUDABackend.make_cubin = lambda *_, **__: b""  # ours, outside, assembles
     restrict_calls(processes=False)
 

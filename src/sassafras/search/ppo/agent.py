@@ -138,7 +138,7 @@ def agent(
         max_grad_norm=settings.norm,
         # (sb3's own epsilon; fused, because the network has up to 27 million weights: half the time)
         policy_kwargs={
-            "make": partial(PaperNetwork, layout.rows, layout.columns, layout.actions),
+            "make": partial(PaperNetwork, layout.rows, layout.columns, layout.actions, settings.pool),
             "optimizer_kwargs": {"eps": 1e-5, "fused": True},
         },
         device=device,
@@ -168,14 +168,14 @@ def weights(model: GamePPO) -> dict[str, np.ndarray]:
 
 
 class Watch(BaseCallback):
-    """Ends learning when the search does, and logs what the games say."""
+    """Ends learning with the search, or after `total` moves (0: no limit), and logs what the games say."""
 
-    def __init__(self, more: Callable[[], bool], best: Callable[[], float]) -> None:
+    def __init__(self, more: Callable[[], bool], best: Callable[[], float], total: int = 0) -> None:
         super().__init__()
-        self.more, self.best = more, best
+        self.more, self.best, self.total = more, best, total
 
     def _on_step(self) -> bool:
-        return self.more()
+        return self.more() and not 0 < self.total <= self.num_timesteps
 
     def _on_rollout_end(self) -> None:
         games = self.training_env.envs  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sassafras.core import Outcome, Playable, SearchError, Verdict
+from sassafras.core import Outcome, Playable, SearchError, Tracked, Verdict
 
 #: columns that the game adds behind the space's: the row is real (not padding), it was touched by the last
 #: move, runtime won so far, share of the episode left
@@ -61,6 +61,8 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
             of the outcome's own interval, 0 where it has none (the timing model).
         trusted: the space promises that every move is legal: a refusal by the validator is then an error of
             ours, and raised. False: it ends the episode as any failure.
+        mask: False offers every move of what the space may move; one that is not legal is refused unrun, and
+            ends the episode as a failure does.
         begin: where an episode begins: a function of the episode's generator that returns a state of known
             relative runtime, and that runtime; None: at the baseline.
 
@@ -79,6 +81,7 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         rows: int | None = None,
         noise: float | None = None,
         trusted: bool = True,
+        mask: bool = True,
         begin: Callable[[np.random.Generator], tuple[Any, float]] | None = None,
         render_mode: str | None = None,
     ) -> None:
@@ -89,7 +92,7 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
                 hint="it needs actions, features, links, legal and act; see core.Playable",
             )
         self.evaluate, self.horizon, self.noise = evaluate, horizon, noise
-        self.trusted, self.begin, self.render_mode = trusted, begin, render_mode
+        self.trusted, self.mask, self.begin, self.render_mode = trusted, mask, begin, render_mode
         self._start = self.space.start()
         self._return = 0.0
         seen, links = space.features(self._start), space.links(self._start)
@@ -150,6 +153,10 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
     def _move(self, action: int) -> tuple[float, bool]:
         row, kind = divmod(action, self.layout.actions)
         found = self.space.act(self.state, row, kind) if row < self._count else None
+        if found is None and not self.mask:
+            self.counts["refused"] += 1
+            self.counts["failures"] += 1
+            return -1.0, True
         if found is None:
             # nothing came of it: the state stays, and the action is masked while it does
             self.counts["no_moves"] += 1
@@ -193,10 +200,18 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         """bool (actions,): what may be done now; stop always may."""
         legal = self.space.legal(self.state)
         mask = np.zeros(self.layout.choices, dtype=bool)
-        mask[: legal.size] = legal.reshape(-1)
+        mask[: legal.size] = legal.reshape(-1) if self.mask else self._movable(legal).reshape(-1)
         mask[self._impossible] = False
         mask[-1] = True
         return mask
+
+    def _movable(self, legal: np.ndarray) -> np.ndarray:
+        """bool (rows, actions): every action on a row whose thing the space may ever move."""
+        movable = getattr(self.space, "movable", None)
+        if movable is None or not isinstance(self.space, Tracked):
+            return np.ones_like(legal)
+        rows = np.isin(self.space.things(self.state), movable)
+        return np.broadcast_to(rows[:, None], legal.shape)
 
     def _observation(self) -> np.ndarray:
         """float32 (layout.rows, layout.width)."""

@@ -58,11 +58,12 @@ class PaperNetwork(nn.Module):
 
     Args:
         rows, columns, actions: as in `game.ObservationLayout`; of the columns only the space's own are read.
+        pool: average the rows of long kernels.
     """
 
     ROWS, LEAST = 48, 12
 
-    def __init__(self, rows: int, columns: int, actions: int) -> None:
+    def __init__(self, rows: int, columns: int, actions: int, pool: bool = True) -> None:
         super().__init__()
         self.columns = columns
         self.latent_dim_pi = self.latent_dim_vf = 1  # what sb3 asks of an mlp_extractor; not used
@@ -76,8 +77,9 @@ class PaperNetwork(nn.Module):
         )
         with torch.no_grad():
             high, wide = self.convolve(torch.zeros(1, 1, max(rows, self.LEAST), columns)).shape[2:]
-        self.pool = _Means(high, self.ROWS) if high > self.ROWS else nn.Identity()
-        high = self.ROWS if high > self.ROWS else high
+        pool = pool and high > self.ROWS
+        self.pool = _Means(high, self.ROWS) if pool else nn.Identity()
+        high = self.ROWS if pool else high
         self.hidden = nn.Sequential(nn.Flatten(), nn.Linear(64 * high * wide, 512), nn.ReLU())
         self.actor, self.critic = nn.Linear(512, rows * actions + 1), nn.Linear(512, 1)
         for module in self.modules():

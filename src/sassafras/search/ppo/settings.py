@@ -24,6 +24,11 @@ class Hyperparameters:
         norm: most that the gradient's norm may be.
         horizon: moves in an episode.
         restart: share of episodes that begin at the best state so far; the others begin at the baseline.
+        gate: withhold the reward of changes within the noise until they add up; CuAsmRL pays every change.
+        mask: offer legal moves only. False: any move of an instruction that the space may move; an illegal
+            one is refused unrun and ends the episode at -1.
+        pool: average the rows of long kernels before the last layer; CuAsmRL does not.
+        total: moves after which learning ends, which the learning rate falls over; 0: the budget's.
     """
 
     envs: int = 1
@@ -40,3 +45,7 @@ class Hyperparameters:
     norm: float = 0.5
     horizon: int = 32
     restart: float = 0.0
+    gate: bool = True
+    mask: bool = True
+    pool: bool = True
+    total: int = 0

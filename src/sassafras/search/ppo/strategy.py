@@ -21,7 +21,7 @@ class Ppo(Hyperparameters):
     Attributes:
         moves, view: options that the schedule space is asked for (see `ScheduleSpace`); CuAsmRL's by default.
         patience: turns (`Session.idle`: a move that is evaluated is two) without anything new after which the
-            agent gives up: each costs a thought, and small sets of moves are exhausted.
+            agent gives up: each costs a thought, and small sets of moves are exhausted. 0: it does not.
         threads: of torch.
         on: where the network is: ``cpu``, or ``cuda`` or ``cuda:1``. The last bits differ.
         tensorboard: folder for metrics, or "". Not part of what makes two searches the same.
@@ -69,17 +69,29 @@ class Ppo(Hyperparameters):
         with ExitStack() as stack:
             stack.enter_context(chance(seed, self.threads, where))
             games = [
-                AssemblyGame(space, evaluate, horizon=self.horizon, trusted=False, begin=begin)
+                AssemblyGame(
+                    space,
+                    evaluate,
+                    horizon=self.horizon,
+                    noise=None if self.gate else 0.0,
+                    trusted=False,
+                    mask=self.mask,
+                    begin=begin,
+                )
                 for _ in range(self.envs)
             ]
+            watch = Watch(
+                lambda: session.more() and (not self.patience or session.idle < self.patience),
+                lambda: session.best.cost,
+                self.total,
+            )
             model = agent(
                 games,
                 self,
-                left=lambda: 1.0 - session.progress,
+                left=lambda: 1.0 - (watch.num_timesteps / self.total if self.total else session.progress),
                 seed=first,
                 tensorboard=self.tensorboard,
                 device=where,
             )
             stack.callback(model.release)
-            watch = Watch(lambda: session.more() and session.idle < self.patience, lambda: session.best.cost)
             model.learn(1 << 40, callback=watch)
