@@ -85,7 +85,7 @@ def test_all_configurations_in_one_table() -> None:
     y, x = tensors()
     found = sassafras.workloads_of(lambda: tuned[grid](y, x, N))
     assert sorted(w.case().grid[0] for w in found) == [8, 16]
-    assert tuned.cache == {}, "times that nobody measured must not choose"
+    assert tuned.cache == {}, "times that were not measured must not choose"
     results = sassafras.optimize_all(found, budget="2e", store=False)
     assert len(results.results) == 2 and not results.failures
     assert results.summary().splitlines()[0].split() == ["kernel", "case", "baseline", "ratio"]

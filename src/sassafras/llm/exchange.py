@@ -1,4 +1,4 @@
-"""Proposers that answer from a run's folder: whoever writes files there, or a recorded run."""
+"""Proposers that answer from a run's folder: files written there by any answerer, or a recorded run."""
 
 from __future__ import annotations
 

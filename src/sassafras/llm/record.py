@@ -158,7 +158,7 @@ class Record:
         line = json.dumps(event, default=str)
         if self.folder is not None:
             try:
-                # not made anew: a folder that vanished would come back without what was in it
+                # not created: a folder that vanished would come back without its contents
                 with self._transcript.open("r+b" if self._transcript.exists() else "xb") as file:
                     file.seek(0, os.SEEK_END)
                     file.write(line.encode() + b"\n")

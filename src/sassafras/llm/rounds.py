@@ -242,7 +242,7 @@ def plan_of(event: Mapping[str, Any]) -> Plan:
 
 
 def replay(recorded: Record, settings: Any, task: Task, seed: int) -> Record:
-    """Walk a recorded run again, without a model or a GPU: every prompt is made anew and compared bitwise.
+    """Walk a recorded run again, without a model or a GPU: every prompt is made and compared bitwise.
 
     Args:
         recorded: the run in its folder.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from sassafras import deploy
+from sassafras.core import Budget
 from sassafras.deploy import Status
 
 F = TypeVar("F")
@@ -87,6 +88,4 @@ def autotune(kernel: F | None = None, *, budget: str = "20s") -> F | Callable[[F
 
 def _budget(text: str) -> str:
     """The budget, checked."""
-    from sassafras.core import Budget
-
-    return str(Budget.parse(text))
+    return str(Budget.of(text))

@@ -14,7 +14,7 @@ from sassafras.core import Buffer, Case
 from sassafras.core.workload import DTYPE_BYTES
 from sassafras.evaluate.gpu.guarded_buffers import Segment, fill, view
 
-#: bytes between two buffers at least; pages that nobody touches cost nothing
+#: bytes between two buffers at least; untouched pages cost nothing
 GAP = 1 << 20
 _PAGE = 4096
 _POISON = 0xFF

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sassafras.core import Case, Kernel, Workload
-from sassafras.cuda.worker_process import package_path
 
 from .protocol import kernel_facts
-from .sanitizer import program
+from .sanitizer import program, run_under
 
 #: metric of ours -> ncu's names, the first that this GPU has
 METRICS: dict[str, tuple[str, ...]] = {
@@ -84,17 +81,9 @@ def profile(
                 *("--clock-control", "none", "--cache-control", "none"),
                 *("--kernel-name-base", "mangled", "--kernel-name", f"regex:^({wanted})$"),
                 *("--metrics", ",".join(names)),
-                *(sys.executable, "-P", "-m", "sassafras.evaluate.gpu.sanitizer_target", *target),
             ]
             try:
-                done = subprocess.run(
-                    command,
-                    capture_output=True,
-                    text=True,
-                    timeout=seconds,
-                    check=False,
-                    env={**os.environ, **package_path()},
-                )
+                done = run_under(command, target, seconds)
             except (OSError, subprocess.TimeoutExpired) as error:
                 return [{"unavailable": f"ncu: {error}"[:200]} for _ in kernels]
             said = done.stdout + "\n" + done.stderr

@@ -65,6 +65,27 @@ def program(name: str = "compute-sanitizer") -> str | None:
     return shutil.which(name)
 
 
+def run_under(tool: Sequence[str], target: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run `sanitizer_target` under a tool of the CUDA toolkit.
+
+    Args:
+        tool: its command with options.
+        target: arguments of `sanitizer_target`.
+        seconds: limit.
+
+    Raises:
+        OSError, subprocess.TimeoutExpired: it does not start, or not end.
+    """
+    return subprocess.run(
+        [*tool, sys.executable, "-P", "-m", "sassafras.evaluate.gpu.sanitizer_target", *target],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        env={**os.environ, **package_path()},
+    )
+
+
 def sanitize(
     workload: Workload, case: Case, kernel: Kernel, *, tools: Sequence[str] = TOOLS, seconds: float = 300.0
 ) -> list[SanitizerFinding]:
@@ -92,25 +113,10 @@ def sanitize(
                 f"kns={kernel.name}",
                 "--error-exitcode=0",
                 "--print-limit=20",
-                sys.executable,
-                "-P",
-                "-m",
-                "sassafras.evaluate.gpu.sanitizer_target",
-                str(workload.source),
-                case.name,
-                "2",
-                str(facts),
-                str(cubin),
             ]
+            target = [str(workload.source), case.name, "2", str(facts), str(cubin)]
             try:
-                done = subprocess.run(
-                    command,
-                    capture_output=True,
-                    text=True,
-                    timeout=seconds,
-                    check=False,
-                    env={**os.environ, **package_path()},
-                )
+                done = run_under(command, target, seconds)
             except subprocess.TimeoutExpired:
                 findings.append(SanitizerFinding(tool, None, detail=f"not done within {seconds:g} s"))
                 continue
