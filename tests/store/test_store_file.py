@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import StoreError
-from sassafras.store import Store
+from sassafras.store import Store, schema
 
 WRITER = """
 import sys
@@ -169,6 +169,17 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot create the store's folder"):
         Store.open(tmp_path / "file" / "store.sqlite")
+
+
+def test_what_sqlite_rolls_back_by_itself_keeps_its_reason(tmp_path: Path) -> None:
+    """As a full disk does while a store is created."""
+    connection = sqlite3.connect(tmp_path / "any.sqlite", isolation_level=None)
+    connection.execute("CREATE TABLE t (x UNIQUE)")
+    with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"), schema.whole(connection):
+        connection.execute("INSERT INTO t VALUES (1)")
+        connection.execute("INSERT OR ROLLBACK INTO t VALUES (1)")
+    assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)
+    connection.close()
 
 
 def test_a_full_disk_is_an_error_and_the_store_lives_on(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from sassafras.core import Kernel, StoreError
 from sassafras.core.errors import file_limit
 
 from .rows import KEY_COLUMNS, dumps, kernel_columns
-from .schema import connect, default_path
+from .schema import connect, default_path, whole
 
 #: a cubin larger than this is refused (the largest of CUTLASS's are a few MB)
 MAX_CUBIN_BYTES = 256 << 20
@@ -98,14 +98,8 @@ class Database:
             if self._connection.in_transaction:
                 yield self._connection
                 return
-            self._connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-            try:
+            with whole(self._connection, write=write):
                 yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:  # a full disk makes SQLite roll back by itself
-                    self._connection.execute("ROLLBACK")
-                raise
 
     def _one(self, query: str, values: tuple[Any, ...] = ()) -> Any:
         with self._guard():

@@ -6,6 +6,8 @@ import os
 import re
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sassafras.core import StoreError
@@ -238,20 +240,28 @@ def _connect_readonly(path: Path) -> sqlite3.Connection:
     return connection
 
 
+@contextmanager
+def whole(connection: sqlite3.Connection, *, write: bool = True) -> Iterator[None]:
+    """All or nothing, or one consistent view where `write` is False. Raises sqlite3.DatabaseError."""
+    connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # a full disk makes SQLite roll back by itself
+            connection.execute("ROLLBACK")
+        raise
+
+
 def _prepare(connection: sqlite3.Connection, where: str) -> None:
     """Create the schema in an empty file, else check that the file is ours."""
     if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-        connection.execute("BEGIN IMMEDIATE")  # one creator; the others find it done
-        try:
+        with whole(connection):  # one creator; the others find it done
             if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
                 for statement in schema().split(";\n"):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
     _check(connection, where)
     _upgrade(connection)
 
@@ -259,18 +269,13 @@ def _prepare(connection: sqlite3.Connection, where: str) -> None:
 def _upgrade(connection: sqlite3.Connection) -> None:
     """Add the tables that later versions brought; rows stay."""
     while connection.execute("PRAGMA user_version").fetchone()[0] < SCHEMA_VERSION:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with whole(connection):
             version = connection.execute("PRAGMA user_version").fetchone()[0]  # another process may be first
             for table in _ADDED.get(version, ()):
                 (statement,) = (s for s in schema().split(";\n") if f"CREATE TABLE {table} " in s)
                 connection.execute(statement)
             if version < SCHEMA_VERSION:
                 connection.execute(f"PRAGMA user_version = {version + 1}")
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
 
 
 def _check(connection: sqlite3.Connection, where: str) -> None:
