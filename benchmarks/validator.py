@@ -38,7 +38,9 @@ from planted import SOURCES, Subject, moves, names, permutations, places, scoreb
 
 Row = dict[str, Any]
 _COUNTS = ("kernels", "instructions", "accepted", "pinned", "legal", "legal_accepted")
-_COUNTS += tuple(f"{what}{end}" for what in ("regenerated", "renamed", "moved") for end in ("", "_accepted"))
+#: space -> the counter of its copies
+_COPIED = {"renaming": "renamed", "blocks": "moved"}
+_COUNTS += tuple(f"{what}{end}" for what in ("regenerated", *_COPIED.values()) for end in ("", "_accepted"))
 
 
 def one(path: str, name: str, quota: int, legal: int, seed: int) -> Row:
@@ -94,8 +96,8 @@ def _one(path: str, name: str, quota: int, legal: int, seed: int) -> Row:
             if not report.ok:
                 row["refused"].append(f"{kernel}: {note}: {report.violations[0]}")
         _regenerated(row, data, program, kernel, validator, rng, quota)
-        _copies(row, data, program, kernel, subject, rng, quota, "renamed")
-        _copies(row, data, program, kernel, subject, rng, quota, "moved")
+        _copies(row, data, program, kernel, subject, rng, quota, "renaming")
+        _copies(row, data, program, kernel, subject, rng, quota, "blocks")
     return row
 
 
@@ -149,7 +151,7 @@ def _copies(
     subject: Subject,
     rng: np.random.Generator,
     quota: int,
-    what: str,
+    space: str,
 ) -> None:
     """Judge copies (renamed, or with instructions moved over branches), wrong ones and a right one, and what
     is planted in the right one's schedule."""
@@ -158,7 +160,8 @@ def _copies(
     from sassafras.validate import Validator
 
     validator = Validator(data, kernel)
-    for mutant in (names if what == "renamed" else moves)(subject, rng, max(1, quota // 2)):
+    what = _COPIED[space]
+    for mutant in (names if space == "renaming" else moves)(subject, rng, max(1, quota // 2)):
         row["planted"][mutant.kind] += 1
         if validator.via(mutant.cubin).ok:
             row["missed"].append(f"{kernel}: {mutant.kind}: {mutant.note}")
@@ -166,18 +169,18 @@ def _copies(
         else:
             row["caught"][mutant.kind] += 1
     try:
-        space = getattr(spaces, what)(Kernel(data, kernel, program.arch, 128), True)
+        made = spaces.space_of(space, Validator, True)(Kernel(data, kernel, program.arch, 128))
     except SassafrasError:
         return  # nothing in it can move
-    if not space.via:
+    if not made.via:
         return  # there is no such copy, or none was proved
-    report = validator.via(space.via[0])
+    report = validator.via(made.via[0])
     row[what] += 1
     row[f"{what}_accepted"] += report.ok
     if not report.ok:
         row["refused"].append(f"{kernel}: {what}: {report.violations[0]}")
         return
-    _plant(row, kernel, validator, _schedules(space.via[0], kernel, rng, quota), f"{what}: ")
+    _plant(row, kernel, validator, _schedules(made.via[0], kernel, rng, quota), f"{what}: ")
 
 
 def main() -> None:
