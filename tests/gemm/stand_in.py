@@ -99,7 +99,7 @@ def torch_side(**changes: Any) -> Any:
     """What the launchers ask of torch, for host memory."""
     import torch
 
-    from sassafras.gemm.matmul import eligible
+    from sassafras.gemm.matmul import plain_tensors
     from sassafras.gemm.matmul.launcher_python import Torch
 
     settings: dict[str, Any] = {
@@ -108,7 +108,7 @@ def torch_side(**changes: Any) -> Any:
         "stream": lambda device: STREAM,
         "grad_enabled": torch.is_grad_enabled,
         "strict": lambda: False,
-        **eligible.ASKED,
+        **plain_tensors.ASKED,
         "device_type": "cpu",
     }
     return Torch(**{**settings, **changes})

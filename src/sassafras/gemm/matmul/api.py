@@ -14,7 +14,7 @@ except ImportError as error:
     raise ToolMissing("sassafras.matmul needs torch", hint="pip install torch") from error
 
 from ..configs.epilogue import ACTIVATIONS
-from . import eligible
+from . import plain_tensors
 from .composed import activated, asks_more, check, composed, fits, wants_grad
 from .cublaslt import LtMember
 from .driver import Driver
@@ -54,7 +54,7 @@ def matmul(
     Views are read as they lie (row-major or transposed, with gaps between lines); nothing is ever copied to
     change a layout. Works under torch.compile, autograd, autocast, CUDA graphs, on any stream and device;
     whatever is more than a plain tensor, or called where a mode or a transformation has to see it, is torch's
-    (`dispatch.eligible`). All our kernels accumulate in FP32 in a fixed order, whatever torch's flags allow;
+    (`plain_tensors`). All our kernels accumulate in FP32 in a fixed order, whatever torch's flags allow;
     where a flag asks for more (reduced precision forbidden, deterministic algorithms), cuBLASLt is only
     called through torch, which obeys.
 
@@ -120,7 +120,7 @@ def _make_engine() -> None:
         stream=torch._C._cuda_getCurrentRawStream,
         grad_enabled=torch.is_grad_enabled,
         strict=_strict,
-        **eligible.ASKED,
+        **plain_tensors.ASKED,
     )
     use(Planner(driver, side, lt=lambda: LtMember(driver)))
 
@@ -161,10 +161,10 @@ def _general(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha:
     tensors = [a, b, *(t for t in (out, bias) if t is not None)]
     if not all(isinstance(t, torch.Tensor) for t in tensors):
         return composed(*call)
-    if not eligible.quiet():
+    if not plain_tensors.quiet():
         return _recorded(*call) if _in_graph(a, b, out, bias, more) else composed(*call)
-    if not all(map(eligible.plain, tensors)):
-        if all(type(t) in eligible.KINDS for t in tensors) and a.device.type == b.device.type != _device:
+    if not all(map(plain_tensors.plain, tensors)):
+        if all(type(t) in plain_tensors.KINDS for t in tensors) and a.device.type == b.device.type != _device:
             _ours(a, b, say=True)
         return composed(*call)
     if torch.is_autocast_enabled(a.device.type):
@@ -256,8 +256,8 @@ def _in_graph(a: Any, b: Any, out: Any, bias: Any, more: bool) -> bool:
         return False
     tensors = (a, b) if bias is None else (a, b, bias)
     if torch.compiler.is_dynamo_compiling():
-        return all(type(t) in eligible.KINDS for t in tensors)
-    return eligible.traced(*tensors)
+        return all(type(t) in plain_tensors.KINDS for t in tensors)
+    return plain_tensors.traced(*tensors)
 
 
 def _recorded(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> Any:
@@ -282,7 +282,7 @@ def _recorded(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha
 def _run(a: Any, b: Any, bias: Any = None, activation: str = "none", alpha: float = 1.0) -> Any:
     """The operators' implementation, below autograd and modes: a fresh result, contiguous."""
     call = (a, b, None, bias, None if activation == "none" else activation, alpha, 0.0)
-    plain = all(eligible.plain(t) for t in (a, b, bias) if t is not None)
+    plain = all(plain_tensors.plain(t) for t in (a, b, bias) if t is not None)
     result = _served(*call) if plain else None
     return composed(*call).contiguous() if result is None or result is NotImplemented else result
 
@@ -301,7 +301,7 @@ def _ours(a: Any, b: Any, *, say: bool) -> bool:
         if say:
             _warn("device", f"tensors on {a.device.type} are torch's")
         return False
-    if a.dtype not in eligible.DTYPES or b.dtype != a.dtype:
+    if a.dtype not in plain_tensors.DTYPES or b.dtype != a.dtype:
         if say:
             _warn("dtype", f"{a.dtype} is torch's: our kernels multiply FP16 (and BF16 where one exists)")
         return False

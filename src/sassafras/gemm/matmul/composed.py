@@ -13,7 +13,7 @@ from sassafras.core import SassafrasError
 
 from ..configs.epilogue import ACTIVATIONS
 from ..select import epilogue_selector
-from . import eligible
+from . import plain_tensors
 from .problem import broadcast
 
 _WHERE = "sassafras.matmul"
@@ -127,6 +127,6 @@ def _library_fuses(a: Any, b: Any, bias: Any, activation: str | None) -> bool:
         and a.device.type == "cuda"
         and fits(a, b)
         and not torch.compiler.is_compiling()
-        and not eligible.observed()
+        and not plain_tensors.observed()
         and not wants_grad(a, b, bias)
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from . import eligible
+from . import plain_tensors
 
 _SCHEMAS = {
     "mm": "(Tensor a, Tensor b) -> Tensor",
@@ -68,7 +68,7 @@ def _differentiable(library: Any, operator: Any, composed: Callable[..., Any]) -
 
     def recorded(keyset: Any, *inputs: Any) -> Any:
         tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-        if not _operators_serve() or any(map(eligible.tangent, tensors)):
+        if not _operators_serve() or any(map(plain_tensors.tangent, tensors)):
             return composed(*inputs)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return Recorded.apply(keyset, *inputs)

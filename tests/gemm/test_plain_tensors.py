@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sassafras.gemm.matmul import api as room  # noqa: E402
-from sassafras.gemm.matmul import eligible  # noqa: E402
+from sassafras.gemm.matmul import plain_tensors  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.select.table import TunedTable  # noqa: E402
@@ -77,11 +77,11 @@ def test_plain_tensors_are_on_the_list(engine: Planner) -> None:
     a, b = half(16, 32), half(32, 24)
     with torch.inference_mode():
         inner = half(16, 32)
-        assert eligible.plain(a) and eligible.plain(inner) and not eligible.observed()
+        assert plain_tensors.plain(a) and plain_tensors.plain(inner) and not plain_tensors.observed()
     for tensor in (a, a[2:], a.t(), a.expand(2, 16, 32), torch.nn.Parameter(a), inner, half(0, 4)):
-        assert eligible.plain(tensor)
+        assert plain_tensors.plain(tensor)
     with torch.device("cpu"), torch.no_grad():
-        assert not eligible.observed() and eligible.quiet()
+        assert not plain_tensors.observed() and plain_tensors.quiet()
     before = ours(engine)
     room.matmul(a, b)
     room.matmul(inner, b, torch.empty(16, 24, dtype=a.dtype))
@@ -95,7 +95,7 @@ def test_what_is_not_plain_is_no_launchers(engine: Planner, kind: str) -> None:
     a, b = half(16, 32), half(32, 24)
     room.matmul(a, b)  # there is a plan for it
     odd, before = KINDS[kind](a), ours(engine)
-    assert not eligible.plain(odd)
+    assert not plain_tensors.plain(odd)
     assert engine.launcher(odd, b) is NotImplemented and engine.launcher.raw(odd, b) is NotImplemented
     assert engine.launcher.key(odd, b) is None
     assert engine.launcher(odd, b, None, None, 0, 0.5, 0.0) is NotImplemented
@@ -110,16 +110,16 @@ def test_a_launcher_leaves_what_is_observed_to_python(engine: Planner, state: st
     a, b = half(16, 32), half(32, 24)
     room.matmul(a, b)
     with STATES[state]():
-        assert eligible.observed() and engine.launcher(a, b) is NotImplemented
+        assert plain_tensors.observed() and engine.launcher(a, b) is NotImplemented
         assert engine.launcher(a, b, None, None, 0, 0.5, 0.0) is NotImplemented
-    assert not eligible.observed() and engine.launcher(a, b) is not NotImplemented
+    assert not plain_tensors.observed() and engine.launcher(a, b) is not NotImplemented
 
 
 def test_tracers_and_transformations_are_observed() -> None:
     seen: list[bool] = []
 
     def product(x: Any) -> Any:
-        seen.append(eligible.observed() and not eligible.quiet())
+        seen.append(plain_tensors.observed() and not plain_tensors.quiet())
         return x * 2
 
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -137,14 +137,14 @@ def test_tracers_and_transformations_are_observed() -> None:
 def test_out_is_counted_once_and_where_it_may_be_written() -> None:
     out = half(4, 4)
     view = out[1:]
-    assert eligible.admit(out) and (out._version, view._version) == (1, 1)
+    assert plain_tensors.admit(out) and (out._version, view._version) == (1, 1)
     inplace = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
     with torch._C._ExcludeDispatchKeyGuard(inplace):  # where torch's operators leave it, too
-        assert eligible.admit(out) and out._version == 1
+        assert plain_tensors.admit(out) and out._version == 1
     with torch.inference_mode():
         inner = half(4, 4)
-        assert eligible.admit(inner) and eligible.admit(out) and out._version == 2
-    assert not eligible.admit(inner)
+        assert plain_tensors.admit(inner) and plain_tensors.admit(out) and out._version == 2
+    assert not plain_tensors.admit(inner)
 
 
 def test_the_operators_carry_tangents(engine: Planner) -> None:
