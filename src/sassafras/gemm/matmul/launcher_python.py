@@ -32,7 +32,7 @@ class Torch:
         stream: device ordinal -> handle of the current stream.
         grad_enabled: is autograd recording?
         strict: must reductions be FP32, or results reproducible?
-        modes, watchers, views, plain, admit: of `plain_tensors`: functions that answer 0, False or None unless
+        modes, watchers, views, plain, admit: of `plain_tensors`: what answers 0, False or None unless
             a call has to be seen by torch; the same for calls that torch serves anyway, by its own functions'
             names; a tensor's methods that answer False if its bytes are its values; whether a tensor is
             plain; whether `out` may be written, raising its version counter.
