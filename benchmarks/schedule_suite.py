@@ -3,7 +3,11 @@
     python benchmarks/schedule_suite.py [--seconds 60] [--cases calls|odd|all]
                                         [--only softmax,rotary/4096x8x128]
                                         [--ptxas PATH_OF_THE_NEWEST] [--gpus N] [--seed 0]
+    python benchmarks/schedule_suite.py --preset cuasmrl [--seeds 2] [--evaluations 15000]
     python benchmarks/schedule_suite.py --merge A.json B.rows.jsonl   # several sittings into one file
+
+With ``--preset`` the paper's kernels are searched by its protocol and, with the same evaluations, by ours:
+writes cuasmrl-protocol.json or sip-protocol.json. Rows that a rows.jsonl in the output folder has are kept.
 
 The baseline of each row is the better of what the bundled and the newest ptxas make of the same PTX, chosen
 by a measurement in fresh processes of its own; numerics must be bitwise equal. One row a variant that a call
@@ -27,6 +31,25 @@ from common import geomean, per_gpu, read_lines, read_result, write
 Row = dict[str, Any]
 #: what a row takes beside its search: the choice of a ptxas and fresh processes
 AROUND_S = 24.0
+#: evaluations a second at least, to foresee how long a budget of evaluations takes
+RATE = 120.0
+#: the search of the suite's own table
+OURS: Row = {"label": "anneal", "strategy": "anneal"}
+#: preset -> its kernels (and shapes), and the searches that are compared
+PROTOCOLS: dict[str, tuple[str, list[Row]]] = {
+    "cuasmrl": (
+        "gemm_leakyrelu,batched_gemm,feed_forward,attention,softmax,rmsnorm",
+        [{"label": "cuasmrl", "preset": "cuasmrl"}, OURS],
+    ),
+    "sip": (
+        "attention_long,gemm_leakyrelu/512x512x2048",
+        [
+            {"label": "sip, memory moves", "preset": "sip"},
+            {"label": "sip, all moves", "preset": "sip", "settings": {"moves": "all"}},
+            OURS,
+        ],
+    ),
+}
 
 
 def choose_baseline(workload: Any, case: Any, newest: str | None) -> tuple[str | None, Row]:
@@ -57,20 +80,27 @@ def one(
     name: str,
     case_name: str,
     odd: bool,
-    seconds: float,
+    budget: str,
     seed: int,
     newest: str | None,
     folder: str,
     ends: float | None = None,
+    search: Row = OURS,
 ) -> Row | None:
-    """Optimise one variant; a row, whatever happens; None when it could not end by `ends` (a `time.time`)."""
+    """Optimise one variant; a row, whatever happens; None when it could not end by `ends` (a `time.time`).
+
+    `search`: what `sassafras.optimize` gets besides, and ``label``, the name of the contestant.
+    """
+    seconds = float(budget[:-1]) / (1.0 if budget.endswith("s") else RATE)
     if ends is not None and time.time() + seconds + AROUND_S > ends:
         return None
     import sassafras
     from sassafras.targets import load
 
     begin = time.perf_counter()
-    row: Row = {"kernel": name, "shape": case_name, "odd": odd, "strategy": "anneal", "seconds": seconds}
+    row: Row = {"kernel": name, "shape": case_name, "odd": odd, "strategy": search["label"], "seed": seed}
+    row |= {"seconds": seconds} if budget.endswith("s") else {"budget": budget}
+    label = f"{name}-{case_name}" + ("" if search is OURS else f"-{search['label']}-{seed}")
     try:
         workload = load(f"suite:{name}")
         ptxas, facts = choose_baseline(workload, workload.case(case_name), newest)
@@ -82,13 +112,13 @@ def one(
 
         result = sassafras.optimize(
             workload,
-            strategy="anneal",
-            budget=f"{seconds:g}s",
+            **{key: value for key, value in search.items() if key != "label"},
+            budget=budget,
             device="cuda",
             seed=seed,
             case=case_name,
             ptxas=ptxas,
-            store=Path(folder) / f"{name}-{case_name}.sqlite",
+            store=Path(folder) / f"{label}.sqlite",
             out=Path(folder) / "tuned",
             progress=progress,
         )
@@ -134,8 +164,9 @@ def wanted(which: str, only: set[str]) -> list[tuple[str, str, bool]]:
     from sassafras.targets.load import variants
 
     found = []
-    for name in suite.names():
-        if only and not any(one.split("/")[0] == name for one in only):
+    asked = {one.split("/")[0] for one in only}
+    for name in (*suite.names(), *(name for name in asked if name not in suite.names())):
+        if asked and name not in asked:
             continue
         workload = load(f"suite:{name}")
         odd_names = set(workload.meta.get("odd", ()))
@@ -149,7 +180,7 @@ def wanted(which: str, only: set[str]) -> list[tuple[str, str, bool]]:
 
 def stopped(row: Row) -> bool:
     """True of a search that ended well before its time (a signal; the space was not exhausted)."""
-    return bool(row.get("search_seconds")) and row["search_seconds"] < 0.9 * row["seconds"]
+    return bool(row.get("search_seconds")) and row["search_seconds"] < 0.9 * row.get("seconds", 0.0)
 
 
 def summarise(rows: list[Row]) -> Row:
@@ -172,6 +203,40 @@ def summarise(rows: list[Row]) -> Row:
         "wrong_or_crashed_after_validation": sum(r.get("failed_after_validation") or 0 for r in rows),
         "failed_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if "error" in r],
         "stopped_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if stopped(r)],
+    }
+
+
+def key_of(row: Row) -> tuple[str, str, str, int]:
+    """What a row of a protocol answers."""
+    return row["kernel"], row["shape"], row["strategy"], row.get("seed", 0)
+
+
+def journal(folder: Path) -> list[Row]:
+    """The rows that an earlier sitting left, failed ones left out."""
+    path = folder / "schedule-suite.rows.jsonl"
+    return [row for row in read_lines(path) if "error" not in row] if path.exists() else []
+
+
+def by_search(rows: list[Row]) -> Row:
+    """The summary of a protocol: geometric means of each search, and what was wrong."""
+    labels = dict.fromkeys(row["strategy"] for row in rows)
+    good = [row for row in rows if row.get("speedup")]
+    found: Row = {
+        label: {
+            "geomean_speedup": geomean(r["speedup"] for r in good if r["strategy"] == label),
+            "best_speedup": max((r["speedup"] for r in good if r["strategy"] == label), default=None),
+            "rows": sum(r["strategy"] == label for r in good),
+        }
+        for label in labels
+    }
+    first = found.get(next(iter(labels), ""), {})
+    return {
+        "geomean_speedup": first.get("geomean_speedup"),
+        "best_speedup": first.get("best_speedup"),
+        "by_search": found,
+        "wrong_or_crashed_after_validation": sum(r.get("failed_after_validation") or 0 for r in rows),
+        "samples_least": min((r["samples"] for r in good if r.get("samples")), default=None),
+        "failed_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if "error" in r],
     }
 
 
@@ -234,16 +299,33 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--within", type=float, help="seconds: start no row that would end later")
     parser.add_argument("--out", default=os.environ.get("OUT", "."))
-    parser.add_argument("--name", default="schedule-suite")
+    parser.add_argument("--name")
+    parser.add_argument("--preset", choices=tuple(PROTOCOLS))
+    parser.add_argument("--seeds", type=int, default=1, help="of a preset: from --seed on")
+    parser.add_argument("--evaluations", type=int, help="of a preset: instead of its own")
     parser.add_argument("--merge", type=Path, nargs="+")
     options = parser.parse_args()
+    name = options.name or (f"{options.preset}-protocol" if options.preset else "schedule-suite")
     if options.merge:
-        merge(options.merge, options.name, options.seed, options.out)
+        merge(options.merge, name, options.seed, options.out)
         return
-    items = wanted(options.cases, set(filter(None, options.only.split(","))))
     ends = None if options.within is None else time.time() + options.within
-    arguments = [(*i, options.seconds, options.seed, options.ptxas, options.out, ends) for i in items]
-    rows: list[Row] = []
+    only, searches, budget = options.only, [OURS], f"{options.seconds:g}s"
+    if options.preset:
+        from sassafras.search import preset
+
+        only, searches = only or PROTOCOLS[options.preset][0], PROTOCOLS[options.preset][1]
+        budget = f"{options.evaluations}e" if options.evaluations else preset(options.preset).budget
+    which = wanted("headline" if options.preset else options.cases, set(filter(None, only.split(","))))
+    seeds = range(options.seed, options.seed + options.seeds)
+    rows: list[Row] = journal(Path(options.out)) if options.preset else []
+    done = {key_of(row) for row in rows}
+    tasks = [(item, seed, search) for item in which for seed in seeds for search in searches]
+    tasks = [t for t in tasks if (*t[0][:2], t[2]["label"], t[1]) not in done]
+    items = [item for item, _, _ in tasks]
+    arguments = [
+        (*item, budget, seed, options.ptxas, options.out, ends, search) for item, seed, search in tasks
+    ]
     environment: dict[str, Any] = {}
     for index, row in per_gpu(one, arguments, options.gpus):
         if row is None:
@@ -259,10 +341,10 @@ def main() -> None:
         environment = row.pop("environment", None) or environment
         rows.append(row)
         print(f"{row['kernel']}/{row['shape']}: {row.get('summary') or row.get('error')}", flush=True)
-    order = {item[:2]: n for n, item in enumerate(items)}
+    order = {item[:2]: n for n, item in enumerate(which)}
     rows.sort(key=lambda r: order[(r["kernel"], r["shape"])])
-    summary = summarise(rows)
-    path = write(options.name, rows, summary, environment, seed=options.seed, out=options.out)
+    summary = by_search(rows) if options.preset else summarise(rows)
+    path = write(name, rows, summary, environment, seed=options.seed, out=options.out)
     print(json.dumps(summary, indent=1), f"\nwrote {path.name}")
 
 

@@ -31,8 +31,8 @@ _SERVING = (
     "paged_decode",
     "quantise_fp8",
 )
-#: workloads whose file has another name
-_MODULES = {"attention_causal": "attention"}
+#: name -> file and variable of the workloads that are not their file's only one
+_PLACES = {"attention_causal": ("attention", "causal"), "attention_long": ("attention", "long")}
 
 
 def names() -> tuple[str, ...]:
@@ -46,20 +46,21 @@ def paper_six() -> tuple[str, ...]:
 
 
 def load(name: str) -> Workload:
-    """The workload of this name.
+    """The workload of this name: one of `names()`, or ``attention_long``, SIP's own case (arXiv 2403.16863).
 
     Raises:
         WorkloadError: no such kernel in the suite.
         ToolMissing: triton is not installed.
     """
-    if name not in names():
+    if name not in names() and name not in _PLACES:
         raise WorkloadError(f"the suite has no kernel {name!r}", hint="one of " + ", ".join(names()))
     try:
-        module = importlib.import_module(f".{_MODULES.get(name, name)}", __package__)
+        file, variable = _PLACES.get(name, (name, "workload"))
+        module = importlib.import_module(f".{file}", __package__)
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise
         raise ToolMissing("the suite needs triton", hint="pip install triton") from error
-    workload = getattr(module, "causal" if name == "attention_causal" else "workload")
+    workload = getattr(module, variable)
     assert isinstance(workload, Workload)
     return workload
