@@ -327,6 +327,8 @@ def main() -> None:
         (*item, budget, seed, options.ptxas, options.out, ends, search) for item, seed, search in tasks
     ]
     environment: dict[str, Any] = {}
+    for row in rows:
+        environment = row.pop("environment", None) or environment
     for index, row in per_gpu(one, arguments, options.gpus):
         if row is None:
             print("/".join(items[index][:2]) + ": no time left")
