@@ -151,6 +151,11 @@ def gpu_count() -> int:
     return sum(line.startswith("GPU ") for line in run.stdout.splitlines())
 
 
+def gpu_names() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES is to be for each GPU that we may use, one after another."""
+    return _chosen() or [str(index) for index in range(gpu_count())]
+
+
 def use_gpu(index: int) -> None:
     """Let this process see one GPU alone: the `index`-th of those that we may use."""
     chosen = _chosen()

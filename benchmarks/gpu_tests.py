@@ -1,7 +1,8 @@
 """Run every GPU test of the tree by one command, and write down when they were last green on which GPU.
 
 First the kernels and the compiled launcher are built, in all processes; then the tests that measure nothing
-run side by side (pytest-xdist), then those marked ``alone`` in series. The status is 1 if any failed.
+run side by side (pytest-xdist), then those marked ``alone`` in series; with several GPUs both kinds at once,
+each on a GPU of its own. The status is 1 if any failed.
 
     python benchmarks/gpu_tests.py                      # all: writes benchmarks/results/gpu-tests.json
     python benchmarks/gpu_tests.py --only opinfo        # files whose path has this, to gpu-tests-part.json
@@ -19,10 +20,11 @@ import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, write
+from common import ROOT, gpu_names, write
 
 #: tests that need no other word than their marker
 _KINDS = {"together": "gpu and not alone", "alone": "gpu and alone"}
@@ -139,12 +141,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         imports = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
         place = {**os.environ, "SASSAFRAS_GPU_RESULTS": folder, "PYTHONPATH": imports}
-        for kind in kinds:
+
+        def run(kind: str, gpu: str | None) -> None:
             report, started = Path(folder) / f"{kind}.xml", time.perf_counter()
             call = command(kind, names, options.workers, report, options.more)
-            codes[kind] = subprocess.run(call, cwd=ROOT, env=place, check=False).returncode
+            own = place if gpu is None else {**place, "CUDA_VISIBLE_DEVICES": gpu}
+            codes[kind] = subprocess.run(call, cwd=ROOT, env=own, check=False).returncode
             summary[f"{kind}_s"] = round(time.perf_counter() - started, 1)
-            tests += counted(report)
+
+        apart = gpu_names()[: len(kinds)] if len(gpu_names()) >= len(kinds) > 1 else [None] * len(kinds)
+        with ThreadPoolExecutor(len(set(apart))) as threads:
+            list(threads.map(run, kinds, apart))
+        tests += [test for kind in kinds for test in counted(Path(folder) / f"{kind}.xml")]
         summary["opinfo"] = [
             {key: value for key, value in json.loads(path.read_text()).items() if key != "rows"}
             for path in sorted(Path(folder).glob("opinfo-*.json"))

@@ -1,7 +1,8 @@
 """Sets of shapes by name: the 1,000-shape grid, the backward pass, and drawn sets (data: `grids.json`).
 
 ``judge-N`` are never tuned, so that they judge what the selector makes of unknown shapes; nothing has learnt
-from judge-4, judge-5 and judge-6. ``learn-N`` are swept for it to learn from. No shape is in two of them.
+from judge-4, judge-5, judge-6 and judge-8. ``learn-N`` are swept for it to learn from. No shape is in two of
+them.
 
 | set | shapes |
 |---|---|
@@ -9,6 +10,7 @@ from judge-4, judge-5 and judge-6. ``learn-N`` are swept for it to learn from. N
 | judge-2 to judge-5 | as programs have them: few tokens times a layer, any size, some odd |
 | judge-6, learn-4 | few rows of any length, narrow C, small C with a long k, k off a kernel's block |
 | judge-7, learn-2 | rows that are no multiple of 16 bytes |
+| judge-8, learn-5 | decoding: up to 16 rows times a layer |
 | learn-1 | as judge-2 |
 | learn-3 | layers of models with 65 to 320 rows |
 """
