@@ -1,10 +1,9 @@
 // usage: PROGRAM instance m n k lda ldb ldc log2_warps_m log2_warps_n per_slice cluster grid_y grid_z threads
 //                shared_bytes a.bin b.bin c.bin
 // Runs one launch of an instance on the CPU. INSTANCES is a list of X(number, type, problem): a Lean<...> or
-// Staged<...> or Stream<...>, and the name of the parameters to pass it: `lean`, `staged`, `stream`.
+// Staged<...>, and the name of the parameters to pass it, `lean` or `staged`.
 #include "sm90_gemm_small.cuh"
 #include "sm90_gemm_fallback.cuh"
-#include "sm90_gemm_stream.cuh"
 
 static void file(const char *path) {
     FILE *f = std::fopen(path, "rb");
@@ -37,7 +36,6 @@ int main(int argc, char **argv) {
     LeanProblem lean{a, b, (u16 *)c, number(2), number(3), number(4), number(5), number(6), number(7),
                      number(8), number(9), number(10)};
     StagedProblem staged{a, b, (u16 *)c, number(2), number(3), number(4), number(5), number(6), number(7), number(10)};
-    StreamProblem stream{a, b, (u16 *)c, number(2), number(3), number(4), number(5), number(6), number(7)};
     auto launch = [&](auto kernel) {
         emulator::launch(Dim{(unsigned)number(11), (unsigned)number(12), (unsigned)number(13)},
                          (unsigned)number(14), (size_t)number(15), kernel);

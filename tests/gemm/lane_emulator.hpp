@@ -238,7 +238,6 @@ template <int WORDS> inline void load_global(u32 (&to)[WORDS], const void *from,
     emulator::check_read(from, sizeof to);
     std::memcpy(to, from, sizeof to);
 }
-inline void load_streamed(u32 (&to)[4], const void *from, bool ok) { load_global(to, from, ok); }
 template <int WORDS> inline void store_global(void *to, const u32 (&from)[WORDS]) {
     emulator::write(to, from, sizeof from);
 }
@@ -246,15 +245,7 @@ inline void store_global_u16(void *to, u16 from) { emulator::write(to, &from, 2)
 
 inline float half_of(u32 word, int index) { return emulator::half_to_float((u16)(word >> (16 * index))); }
 
-inline float from_bf16(u16 value) {
-    const u32 bits = (u32)value << 16;
-    float wide;
-    std::memcpy(&wide, &bits, 4);
-    return wide;
-}
-inline float bf16_of(u32 word, int index) { return from_bf16((u16)(word >> (16 * index))); }
-template <float VALUE(u32, int)>
-inline void multiply_m16n8k16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+inline void mma_m16n8k16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     emulator::Warp &warp = emulator::lane->cta->warps[threadIdx.x / 32];
     const u32 a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
@@ -266,35 +257,26 @@ inline void multiply_m16n8k16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32
         double sum = d[q];
         for (int k = 0; k < 16; ++k) {
             const int owner = (k % 8) / 2, high = k / 8;
-            sum += (double)VALUE(warp.a[4 * g + owner][2 * high + upper], k % 2) *
-                   (double)VALUE(warp.b[4 * column + owner][high], k % 2);
+            sum += (double)half_of(warp.a[4 * g + owner][2 * high + upper], k % 2) *
+                   (double)half_of(warp.b[4 * column + owner][high], k % 2);
         }
         d[q] = (float)sum;
     }
     emulator::wait(warp.barrier);
 }
 
-inline void mma_m16n8k16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    multiply_m16n8k16<half_of>(d, a0, a1, a2, a3, b0, b1);
-}
-inline void mma_m16n8k16_bf16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    multiply_m16n8k16<bf16_of>(d, a0, a1, a2, a3, b0, b1);
-}
-
 inline u32 lower_halves(u32 x, u32 y) { return (x & 0xffff) | (y << 16); }
 inline u32 upper_halves(u32 x, u32 y) { return (x >> 16) | (y & 0xffff0000u); }
 inline u16 to_f16(float value) { return emulator::float_to_half(value); }
 inline float from_f16(u16 value) { return emulator::half_to_float(value); }
+inline float from_bf16(u16 value) {
+    const u32 bits = (u32)value << 16;
+    float wide;
+    std::memcpy(&wide, &bits, 4);
+    return wide;
+}
 inline float exp2_approximate(float x) { return std::exp2(x); }
 inline float reciprocal(float x) { return 1.0f / x; }
-inline u32 pack_bf16(float first, float second) {
-    auto one = [](float f) {
-        u32 bits;
-        std::memcpy(&bits, &f, 4);
-        return f != f ? 0x7fffu : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    };
-    return one(first) | one(second) << 16;
-}
 inline u32 pack_f16(float first, float second) { return to_f16(first) | ((u32)to_f16(second) << 16); }
 
 // Copies happen as late as the waits allow, so that a missing wait shows.

@@ -13,7 +13,6 @@ from sassafras.gemm.build.cubins import KERNELS
 from sassafras.gemm.configs.fallback import FallbackConfig
 from sassafras.gemm.configs.registry import Config, Instance, parse_instance
 from sassafras.gemm.configs.small import SmallConfig, SmallInstance
-from sassafras.gemm.configs.stream import StreamConfig, StreamInstance
 from sassafras.gemm.problem.shape import Shape
 from tests.shared import compiled
 
@@ -30,8 +29,6 @@ INSTANCES: dict[str, Instance] = {
         )),
         *(SmallInstance("tn", *tile) for tile in ((2, 4, 2), (1, 4, 1))),
         *(SmallInstance("nn", *tile) for tile in ((1, 2, 4), (1, 4, 1))),
-        StreamInstance("tn", 8, 1, 8, 4), StreamInstance("tn", 16, 5, 4, 12),
-        StreamInstance("tn", 8, 2, 8, 4, "bf16"), StreamInstance("tn", 16, 7, 2, 12, "bf16"),
     )
 }  # fmt: skip
 NAMES = tuple(INSTANCES)
@@ -41,7 +38,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 @pytest.fixture(scope="module")
 def program(shared: Path) -> Path:
-    kernels = ("sm90_gemm_small", "sm90_gemm_fallback", "sm90_gemm_stream", "epilogue")
+    kernels = ("sm90_gemm_small", "sm90_gemm_fallback", "epilogue")
     files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in kernels}
     files["ptx.cuh"] = (HERE / "lane_emulator.hpp").read_text()  # the kernels include "ptx.cuh"
     files["emulated.cpp"] = (HERE / "emulated.cpp").read_text()
@@ -61,28 +58,15 @@ def program(shared: Path) -> Path:
 
 def _type(instance: Instance) -> str:
     """The C++ type, with its commas hidden from the preprocessor, and the problem it takes."""
-    kind = {SmallInstance: "lean", StreamInstance: "stream"}.get(type(instance), "staged")
+    kind = "lean" if isinstance(instance, SmallInstance) else "staged"
     return f"{instance.template.replace(',', ' COMMA')}, {kind}"
-
-
-def _stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """As FP16, or as the upper halves of FP32: BF16, cut off."""
-    if dtype == "fp16":
-        return values.astype(np.float16)
-    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-
-
-def _values(stored: np.ndarray) -> np.ndarray:
-    wide = stored if stored.dtype == np.float16 else (stored.astype(np.uint32) << 16).view(np.float32)
-    return wide.astype(np.float64)
 
 
 def launch(program: Path, config: Config, shape: Shape, folder: Path, seed: int = 0) -> None:
     """Run one launch with the grid and scalars of `SmallConfig.launch`, and compare with FP64."""
     rng = np.random.default_rng(seed)
-    a, b = (
-        _stored(rng.standard_normal(size), config.dtype) for size in ((shape.m, shape.k), (shape.k, shape.n))
-    )
+    a = rng.standard_normal((shape.m, shape.k)).astype(np.float16)
+    b = rng.standard_normal((shape.k, shape.n)).astype(np.float16)
     plan = config.launch(shape)
     laid = b if config.layout == "nn" else np.ascontiguousarray(b.T)
     first, second = (laid, a) if config.swap_ab else (a, laid)
@@ -93,18 +77,17 @@ def launch(program: Path, config: Config, shape: Shape, folder: Path, seed: int 
     numbers = [
         NAMES.index(config.instance.name), s["m"], s["n"], s["k"], s["lda"], s["ldb"], s["ldc"],
         s.get("log2_warps_m", 0), s.get("log2_warps_n", 0),
-        s.get("steps_per_slice", s.get("tiles_per_slice", 0)), *plan.grid, plan.threads, plan.shared_bytes,
+        s.get("steps_per_slice", s.get("tiles_per_slice")), *plan.grid, plan.threads, plan.shared_bytes,
     ]  # fmt: skip
     done = subprocess.run(
         [str(program), *map(str, numbers), "first", "second", "c"],
         cwd=folder, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{config.name} for {shape}: {done.stderr}"
-    c = _values(np.fromfile(folder / "c", a.dtype).reshape(shape.m, shape.n))
-    exact = _values(a) @ _values(b)
-    # half a unit in the last place, and a little for FP32 sums of k terms
-    place = 2.0**-11 if config.dtype == "fp16" else 2.0**-8
-    allowed = np.abs(exact) * place + 1e-5 * np.sqrt(shape.k) + 2.0**-25
+    c = np.fromfile(folder / "c", np.float16).reshape(shape.m, shape.n).astype(np.float64)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    # half a unit in the last place of FP16, and a little for FP32 sums of k terms
+    allowed = np.abs(exact) * 2.0**-11 + 1e-5 * np.sqrt(shape.k) + 2.0**-25
     assert (np.abs(c - exact) <= allowed).all(), f"{config.name} for {shape}"
 
 
@@ -115,8 +98,6 @@ def test_every_path_is_right_at_boundaries(name: str, program: Path, tmp_path: P
     if isinstance(instance, SmallInstance):
         splits = ((1, 1, 1, 1), (2, 2, 1, 1), (1, 1, 2, 1), (1, 2, 2, 2), (1, 1, 1, 4))
         configs = [SmallConfig(instance, *split) for split in splits]
-    elif isinstance(instance, StreamInstance):
-        configs = [StreamConfig(instance)]
     else:
         configs = [FallbackConfig(instance, cluster) for cluster in (1, 2, 4)]
     rows, columns = SmallConfig(instance).tile if isinstance(instance, SmallInstance) else configs[0].tile
@@ -128,13 +109,7 @@ def test_every_path_is_right_at_boundaries(name: str, program: Path, tmp_path: P
     ]
     if isinstance(instance, SmallInstance) and instance.divisible:  # one to four groups of steps a slice
         shapes += [Shape(2 * rows, 2 * columns, 128 * k) for k in (1, 2, 3, 4)]
-    if isinstance(
-        instance, StreamInstance
-    ):  # no rows but those; k beyond a turn of the ring, one line, a tail
-        turn = instance.depth // 2 * instance.warps * 64
-        shapes = [Shape(m, n, k) for m, n in ((rows, columns), (1, 8), (rows - 3, columns + 8))
-                  for k in (8, 200, turn, 2 * turn + 72)]  # fmt: skip
-    elif not isinstance(instance, SmallInstance):
+    if not isinstance(instance, SmallInstance):
         shapes.append(Shape(40, 24, 520))  # more k tiles than stages
         if (align := instance.alignment) < 8:  # rows that end in the middle of a chunk, and of a word
             shapes += [
@@ -155,13 +130,11 @@ def test_random_launches_are_right(program: Path, tmp_path: Path) -> None:
         instance = INSTANCES[NAMES[int(rng.integers(len(NAMES)))]]
         m, n, k = (int(rng.integers(1, 90)), 8 * int(rng.integers(1, 13)), 8 * int(rng.integers(1, 40)))
         split = [int(2 ** rng.integers(0, most)) for most in (2, 2, 4, 3)]
-        config: Config
-        if isinstance(instance, StreamInstance):
-            config, m = StreamConfig(instance), 1 + m % instance.rows
-        elif isinstance(instance, SmallInstance):
-            config = SmallConfig(instance, *split)
-        else:
-            config = FallbackConfig(instance, split[3])
+        config: Config = (
+            SmallConfig(instance, *split)
+            if isinstance(instance, SmallInstance)
+            else FallbackConfig(instance, split[3])
+        )
         shape = Shape(m, n, k)
         if config.why_illegal(shape) is None:
             launch(program, config, shape, tmp_path, seed=tried)

@@ -34,15 +34,6 @@ __device__ __forceinline__ void load_global(u32 (&to)[1], const void *from, bool
         : "l"(from), "r"((u32)ok));
 }
 
-// For what is read once: past the L1, whole lines into the L2.
-__device__ __forceinline__ void load_streamed(u32 (&to)[4], const void *from, bool ok) {
-    asm volatile("{\n .reg .pred p;\n setp.ne.u32 p, %5, 0;\n"
-        " mov.u32 %0, 0;\n mov.u32 %1, 0;\n mov.u32 %2, 0;\n mov.u32 %3, 0;\n"
-        " @p ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-        : "=&r"(to[0]), "=&r"(to[1]), "=&r"(to[2]), "=&r"(to[3])
-        : "l"(from), "r"((u32)ok));
-}
-
 __device__ __forceinline__ void store_global(void *to, const u32 (&from)[4]) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(from[0]), "r"(from[1]), "r"(from[2]),
                  "r"(from[3])
@@ -75,14 +66,6 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], u32 a0, u32 a1, u32 
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// The same of BF16.
-__device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 // The lower halves of two words, x's first.
 __device__ __forceinline__ u32 lower_halves(u32 x, u32 y) {
     u32 d;
@@ -101,13 +84,6 @@ __device__ __forceinline__ u32 upper_halves(u32 x, u32 y) {
 __device__ __forceinline__ u32 pack_f16(float first, float second) {
     u32 d;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(second), "f"(first));
-    return d;
-}
-
-// Two FP32 values rounded to nearest even BF16, `first` in the lower half.
-__device__ __forceinline__ u32 pack_bf16(float first, float second) {
-    u32 d;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(second), "f"(first));
     return d;
 }
 
