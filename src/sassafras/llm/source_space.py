@@ -239,6 +239,7 @@ class SourceSpace:
             lines.append(
                 "Constants: " + ", ".join(f"{n} = {v}" for n, v in self.case.constants.items()) + "."
             )
+        lines += self._served_too()
         tolerance = self.workload.tolerance
         lines.append(
             f"Outputs may differ from the reference by rtol {tolerance.rtol:g} and atol {tolerance.atol:g}."
@@ -248,6 +249,17 @@ class SourceSpace:
             lines.append(self._holes())
         lines.append("The baseline's source:\n" + fenced(self.text, self.language))
         return "\n".join(lines) + "\n\nNotes:\n" + _NOTES + _NOTES_OF[self.language]
+
+    def _served_too(self) -> list[str]:
+        """The other cases that this code is compiled for, whose results are checked as well."""
+        return [
+            f"The same code must also be right for grid {case.grid} with "
+            + "; ".join(_argument(n, a) for n, a in case.args.items() if a != self.case.args[n])
+            + "."
+            for case in self.workload.cases
+            if case.name != self.case.name
+            and (case.constants, case.options) == (self.case.constants, self.case.options)
+        ]
 
     def _holes(self) -> str:
         lines = ["You rewrite only these holes; everything outside of them stays as it is:"]
