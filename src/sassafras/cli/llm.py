@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -34,3 +36,19 @@ def corpus(
     for name in made.unread:
         note(f"note: {name} is not read: a syntax error", "yellow")
     print(f"{out}: {made.summary()}")
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(help="YAML file (docs/guides/evolve.md).", show_default=False)],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint in the output folder.")
+    ] = False,
+) -> None:
+    """Train a model on a corpus (sft) and with the evaluator as its reward (grpo), through TRL."""
+    from sassafras.api.train import train_model
+
+    with redirect_stdout(sys.stderr):  # trainers print their progress
+        done = train_model(config, resume=resume)
+    for stage in done:
+        print(stage.summary())
