@@ -39,6 +39,9 @@ double_row(float *__restrict__ y, const float *x) {
 }
 __global__ void declared(int *p);
 extern "C" __global__ void fill(int *p) { *p = 1; }
+template <typename T>
+LAUNCH_BOUNDS_1(threads())
+__global__ void behind_macro(T *p) { *p = 1; }
 """
 TRITON = '''\
 import torch
@@ -95,7 +98,8 @@ def kernel(name: str, body: str) -> str:
 
 
 def test_cuda_kernels_with_what_they_use() -> None:
-    first, second = kernels_of(CUDA, ".cu")
+    first, second, third = kernels_of(CUDA, ".cu")
+    assert third.name == "behind_macro" and "LAUNCH_BOUNDS_1(threads())" in third.code
     assert (first.name, second.name) == ("double_row", "fill")
     assert first.signature == (
         "template <int N> __global__ void __launch_bounds__(128) "
@@ -152,6 +156,7 @@ def test_licences_duplicates_and_context(tmp_path: Path) -> None:
     assert {row["name"]: row["licence"] for row in rows} == {
         "double_row": "Apache-2.0 OR GPL-2.0-only",
         "fill": "Apache-2.0 OR GPL-2.0-only",
+        "behind_macro": "Apache-2.0 OR GPL-2.0-only",
         "two": "MIT",
         "scale_kernel": "unknown",
         "copy_kernel": "unknown",
@@ -161,7 +166,12 @@ def test_licences_duplicates_and_context(tmp_path: Path) -> None:
     assert row["source"] == "one/apache.cu:13" and row["context"][0]["licence"] == "MIT"
     assert "16 bytes a thread" in row["context"][0]["text"]
     kept = write_corpus([one, two], out, licences=["apache-2.0", "MIT"])
-    assert {row["name"] for row in kept.rows} == {"double_row", "fill", "two"} and kept.refused == 2
+    assert {row["name"] for row in kept.rows} == {
+        "double_row",
+        "fill",
+        "behind_macro",
+        "two",
+    } and kept.refused == 2
     assert all(part["licence"] != "unknown" for row in kept.rows for part in row["context"])
     assert "MIT 1" in kept.summary() and "1 exact" in kept.summary()
 
@@ -181,7 +191,7 @@ def test_the_command_and_its_errors(tmp_path: Path) -> None:
     (tmp_path / "k.cu").write_text(CUDA, encoding="utf-8")
     out = tmp_path / "corpus.jsonl"
     done = CliRunner().invoke(app, ["llm", "corpus", str(tmp_path), "--out", str(out)])
-    assert done.exit_code == 0 and "2 kernels of 1 files" in done.stdout, done.output
+    assert done.exit_code == 0 and "3 kernels of 1 files" in done.stdout, done.output
     for folders, licences, message in (
         ([tmp_path], ["MIT"], "under other licences: unknown"),
         ([tmp_path / "none"], [], "no such folder"),

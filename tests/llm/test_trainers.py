@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from sassafras.api.evolve import evolve
 from sassafras.api.train import train_model
 from sassafras.cli.app import app
-from sassafras.core import ToolMissing
+from sassafras.core import SassafrasError, ToolMissing
 from sassafras.evaluate.sandbox.confine import landlock_version
 from sassafras.llm.train_config import ConfigError, read_config
 
@@ -204,6 +205,27 @@ class TestTrained:
         again = CliRunner().invoke(app, ["llm", "train", str(path)])
         assert again.exit_code == 2 and "there is a training in this folder" in again.output
         assert [stage.steps for stage in train_model(path, resume=True)] == [40, 2]
+
+    @pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")
+    def test_prompts_show_the_variants_of_a_run_on_the_same_target(self, tmp_path: Path) -> None:
+        run = tmp_path / "evolve"
+        how = {"device": "model", "folder": run, "whole": True, "budget": "5e"}
+        evolve("suite:softmax", settings={"proposals": 2}, **how)
+        trl = {"max_steps": 1, "per_device_train_batch_size": 2, "num_generations": 2, **CPU}
+        targets = [{"target": "suite:softmax", "whole": True, "folder": str(run)}]
+        path = files(
+            tmp_path,
+            sft=None,
+            grpo={"rows": 2, "shown": 1, "trl": {"max_completion_length": 4, **trl}},
+            evaluator={"device": "model", "targets": targets},
+        )
+        save_tiny(tmp_path / "model")
+        assert [stage.steps for stage in train_model(path)] == [1]
+        text = path.read_text(encoding="utf-8").replace("/run\n", "/other\n")
+        path.write_text(text.replace("suite:softmax", "suite:rmsnorm"), encoding="utf-8")
+        with pytest.raises(SassafrasError, match=r"run in this folder has .*softmax.*, not .*rmsnorm"):
+            train_model(path)
+        assert not (tmp_path / "other" / "settings.json").exists()
 
     def test_a_killed_training_resumes_to_the_same_end(self, tmp_path: Path) -> None:
         """SIGKILL after a checkpoint, and another one cut off: the same losses as without it."""

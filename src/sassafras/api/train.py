@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 from sassafras.core import SassafrasError
 from sassafras.jobs.opening import load_workload
 from sassafras.llm.archive import Archive, ArchivedSource
 from sassafras.llm.record import Record
+from sassafras.llm.source_space import SourceSpace
 from sassafras.llm.train_config import EvaluatorConfig, TrainingTarget, read_config
 from sassafras.llm.trainers import Trained, train
 from sassafras.llm.training import TrainingTask, first_state
@@ -47,7 +49,7 @@ def _task(given: TrainingTarget, evaluator: EvaluatorConfig, stack: ExitStack) -
     )
     device.open(workload, case, baseline)
     if given.folder:
-        variants = _recorded(given, str(target))
+        variants = _recorded(given, {"target": str(target), "case": case.name, "whole": given.whole}, space)
     else:
         start = first_state(space)
         outcome = space.evaluate(space.candidate(start))
@@ -60,13 +62,14 @@ def _task(given: TrainingTarget, evaluator: EvaluatorConfig, stack: ExitStack) -
     return TrainingTask(f"{target} {case.name}", space, variants)
 
 
-def _recorded(given: TrainingTarget, target: str) -> Archive:
-    """The variants of a run of `evolve` on the same target."""
+def _recorded(given: TrainingTarget, run: dict[str, Any], space: SourceSpace) -> Archive:
+    """The variants of a run of `evolve` on the same target, all readable."""
     record = Record(given.folder)
-    run = (record.settings.get("target"), record.settings.get("whole"))
-    if run != (target, given.whole):
-        raise SassafrasError(
-            f"the run in this folder has target and whole = {run}, not {(target, given.whole)}",
-            where=given.folder,
-        )
-    return record.archive()
+    recorded = {name: record.settings.get(name) for name in run}
+    if recorded != run:
+        raise SassafrasError(f"the run in this folder has {recorded}, not {run}", where=given.folder)
+    variants, start = record.archive(), first_state(space)
+    for variant in variants:
+        if variant.score and variant.text != space.show(start):
+            space.read(variant.text, start)  # raises where the target's source changed since
+    return variants

@@ -16,10 +16,13 @@ from .holes import Language, without_comments
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
+#: a macro of attributes, which the grammar would take for a function's name
+_MACRO = re.compile(rb"\b[A-Z][A-Z0-9_]{3,}\s*\((?:[^()]|\([^()]*\))*\)(?=\s*__global__)")
 #: nodes of tree-sitter whose children are looked at
 _OUTER = {
     "translation_unit", "namespace_definition", "declaration_list", "linkage_specification", "preproc_if",
     "preproc_ifdef", "preproc_else", "preproc_elif", "template_declaration",
+    "ERROR",
 }  # fmt: skip
 #: nodes that give a name to what a kernel may use
 _NAMED = {
@@ -110,7 +113,8 @@ def _cuda(source: bytes) -> Iterator[FoundKernel]:
     kernels: list[tuple[str, Any, Any]] = []
     named: list[tuple[str, int, str]] = []
     includes: list[str] = []
-    waiting = [_parser().parse(source).root_node]
+    readable = _MACRO.sub(lambda found: re.sub(rb"\S", b" ", found[0]), source)
+    waiting = [_parser().parse(readable).root_node]
     while waiting:
         node = waiting.pop()
         if node.type in _OUTER:
