@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from sassafras import search
+from sassafras.api.evolve import subject
 from sassafras.core import Budget, SassafrasError
+from sassafras.evaluate.sandbox.confine import landlock_version
+from sassafras.jobs.opening import load_workload
 from sassafras.llm.archive import Archive
 from sassafras.llm.evolve import Evolve
+from sassafras.llm.program_model import ProgramModel
 from sassafras.llm.reward import FAILED
 from sassafras.llm.training import UNCHANGED, AnswerReward, TrainingTask, training_rows
 
@@ -56,6 +61,28 @@ def test_rows_are_the_prompts_of_the_search(tasks: list[TrainingTask]) -> None:
     assert earns.one(row["parent"], row["task"], row["parent"]) == UNCHANGED
     plain = training_rows(tasks, 1, seed=1, shown=0)[0]["prompt"][1]["content"]
     assert "score" not in plain
+
+
+@pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")
+def test_answers_are_built_in_confinement_and_modelled(tmp_path: Path) -> None:
+    """A kernel's source earns what the model says; code for the host is refused and never runs here."""
+    with closing(ProgramModel("sm_90a")) as device:
+        workload, case, baseline, space = subject(
+            load_workload("suite:softmax"), device, None, None, True, lambda _: None
+        )
+        device.open(workload, case, baseline)
+        shown = space.show(space.start())
+        task = TrainingTask("softmax", space, Archive())
+        assert "tl.exp(" in shown
+        edited = shown.replace("tl.exp(", "tl.exp2(1.4426950408889634 * ")
+        stolen = tmp_path / "stolen"
+        hostile = shown.replace(
+            "import triton\n", f"import triton\nopen({str(stolen)!r}, 'w').write('x')\n", 1
+        )
+        answers = [edited, hostile, shown.replace("tl.exp(", "tl.no_such("), shown]
+        earned = AnswerReward([task])(answers, task=["softmax"] * 4, parent=[shown] * 4)
+    assert -1 < earned[0] < 1 and earned[1:] == [FAILED, FAILED, UNCHANGED]
+    assert hostile != shown and not stolen.exists()
 
 
 @pytest.mark.slow

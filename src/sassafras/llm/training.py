@@ -10,7 +10,7 @@ import numpy as np
 
 from sassafras.core import SassafrasError
 
-from .answer import AnswerError
+from .answer import AnswerError, NothingChanged
 from .archive import Archive
 from .prompt import messages
 from .reward import FAILED, reward
@@ -109,6 +109,8 @@ class AnswerReward:
             if state == before:
                 return UNCHANGED
             mine, other = (space.evaluate(space.candidate(each)).cost for each in (state, before))
+        except NothingChanged:
+            return UNCHANGED
         except AnswerError:
             return FAILED
         return reward(None if mine is None else (other or 1.0) / mine)
