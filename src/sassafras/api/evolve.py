@@ -135,7 +135,7 @@ def evolve(
             the folder cannot be used.
     """
     say = stage or (lambda text: None)
-    target, shape = _source_target(target)
+    target, shape = source_target(target)
     folder = _folder_of(proposer, folder)
     limits = budget if isinstance(budget, Spend) else Spend.parse(str(budget))
     meter = Meter(limits.tokens, limits.dollars, *prices)
@@ -152,11 +152,11 @@ def evolve(
         say(f"{error.what}: new prompts are left to another machine")
         passages = None
     with ExitStack() as stack:
-        opened = _device(device, arch)
+        opened = device_named(device, arch)
         if opened is not device:
             stack.enter_context(closing(opened))
         kept = stack.enter_context(opened_store(False if folder is not None and store is None else store))
-        workload, which, baseline, space = _subject(loaded, opened, case, arch, whole, say)
+        workload, which, baseline, space = subject(loaded, opened, case, arch, whole, say)
         remembered = None
         if asked is not None:
             what = (workload.name, which.name, seed, getattr(space, "description", ""))
@@ -222,12 +222,12 @@ def write_prompts(
     Raises:
         SassafrasError: one of its subclasses.
     """
-    target, _ = _source_target(target)
+    target, _ = source_target(target)
     record = Record(folder)
     strategy = Evolve(None, **dict(settings or {}))
     passages = Passages(context) if context else None
     loaded = load_workload(target)
-    _, which, _, space = _subject(
+    _, which, _, space = subject(
         loaded, ProgramModel(arch or DEFAULT_ARCH), case, arch, whole, lambda _: None
     )
     task = _begun(record, space, strategy, str(target), which, seed, whole, context)
@@ -269,7 +269,7 @@ def replay_run(folder: str | Path) -> Standing:
 # -- what is asked for --------------------------------------------------------------------------------------
 
 
-def _source_target(target: str | Path | Workload) -> tuple[str | Path | Workload, Shape | None]:
+def source_target(target: str | Path | Workload) -> tuple[str | Path | Workload, Shape | None]:
     """The target, and its shape where it is a matrix product."""
     for prefix in (PREFIX, SOURCE_PREFIX):
         if isinstance(target, str) and target.startswith(prefix):
@@ -328,7 +328,7 @@ def _journal(asked: Proposer, store: Store | None, fresh: bool, what: tuple[Any,
     return path
 
 
-def _subject(
+def subject(
     workload: Workload,
     device: Device,
     case: str | None,
@@ -345,7 +345,7 @@ def _subject(
     return workload, which, baseline, kind(workload, which, baseline, judge, whole=whole, gpu=device.name)
 
 
-def _device(device: str | Device, arch: str | None) -> Device:
+def device_named(device: str | Device, arch: str | None) -> Device:
     """A device that compares with the reference instead of bit by bit."""
     if not isinstance(device, str):
         return device

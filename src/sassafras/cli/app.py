@@ -18,6 +18,7 @@ from . import (
     examples,
     gemm,
     latency,
+    llm,
     optimize,
     ptxas_options,
     run,
@@ -102,6 +103,7 @@ app.command("disasm")(disasm.command)
 app.add_typer(store.app, name="store")
 app.add_typer(latency.app, name="latency")
 app.add_typer(gemm.app, name="gemm")
+app.add_typer(llm.app, name="llm")
 app.command("status")(status.command)
 app.command("capture", context_settings={"allow_interspersed_args": False})(capturing.command)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.command)

@@ -36,6 +36,8 @@ EXAMPLES = {
     "gemm configs": "64x4096x4096",
     "gemm build": "--workers 8",
     "gemm choose": "64x4096x4096",
+    "llm corpus": "kernels docs --licences MIT,Apache-2.0 --out corpus.jsonl",
+    "llm train": "train.yaml --resume",
 }
 
 

@@ -13,6 +13,10 @@ class AnswerError(SassafrasError):
     """An answer cannot be used. The message goes back to its author."""
 
 
+class NothingChanged(AnswerError):
+    """An answer is the variant that it was to change."""
+
+
 #: a section's heading: its words in any case, with #, *, digits and colons around them
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s*|\*\*\s*|\d+[.)]\s*)+([A-Za-z ]+?)\s*(?:\*\*)?\s*:?\s*(?:\*\*)?\s*$")
 _DESIGN = ("algorithm design", "design", "plan")

@@ -31,8 +31,12 @@ class LocalSettings:
     context: int = 8192
 
 
-def load(settings: LocalSettings) -> tuple[Any, Any]:
+def load(settings: LocalSettings, *, trainable: bool = False) -> tuple[Any, Any]:
     """(model, tokenizer), in evaluation mode. No code of a model's repository is ever run.
+
+    Args:
+        settings: see `LocalSettings`.
+        trainable: whether an adapter's weights are to be trained.
 
     Raises:
         ToolMissing: transformers (or peft, gguf) is not installed.
@@ -59,7 +63,7 @@ def load(settings: LocalSettings) -> tuple[Any, Any]:
         if settings.adapter:
             from peft import PeftModel
 
-            model = PeftModel.from_pretrained(model, settings.adapter)
+            model = PeftModel.from_pretrained(model, settings.adapter, is_trainable=trainable)
     except ImportError as error:
         raise ToolMissing(f"loading this model needs another package: {error}", where=str(path)) from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:

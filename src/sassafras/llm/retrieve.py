@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError, ToolMissing
+from sassafras.core.errors import reason
 
 #: files that are read
 SUFFIXES = (".md", ".rst", ".txt", ".cu", ".cuh", ".h", ".hpp", ".py")
@@ -33,19 +34,28 @@ class Passages:
 
     Args:
         folders: searched through, hidden files left out.
+        keep: whether a file is read; by default all are whose ending is known.
 
     Raises:
         SassafrasError: a folder is not there, or holds nothing that can be read.
         ToolMissing: the ``bm25s`` package is not installed.
     """
 
-    def __init__(self, folders: Sequence[str | Path]) -> None:
+    def __init__(
+        self, folders: Sequence[str | Path], keep: Callable[[Path], bool] = lambda path: True
+    ) -> None:
         try:
             import bm25s
         except ImportError as error:
             raise ToolMissing("retrieval needs bm25s", hint="pip install 'sassafras[llm-context]'") from error
         self._bm25s: Any = bm25s
-        self._passages = [passage for folder in folders for passage in _read(Path(folder).expanduser())]
+        self._passages = [
+            passage
+            for folder in folders
+            for name, path in readable(folder)
+            if keep(path)
+            for passage in _cut(name, text_of(path))
+        ]
         self._index: Any = bm25s.BM25()
         self._index.index(self._tokens([passage.text for passage in self._passages]), show_progress=False)
 
@@ -60,16 +70,21 @@ class Passages:
         return [self._passages[place] for score, place in ranked[:count] if score > 0]
 
 
-def _read(folder: Path) -> list[Passage]:
+def readable(folder: str | Path) -> list[tuple[str, Path]]:
+    """(``folder/file``, path) of the files that can be read, in order.
+
+    Raises:
+        SassafrasError: the folder is not there, or holds none.
+    """
+    folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise SassafrasError("no such folder of context", where=str(folder))
-    found: list[Passage] = []
+    found: list[tuple[str, Path]] = []
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in inside.parts)
         if path.suffix in SUFFIXES and not hidden and path.is_file() and path.stat().st_size < LONGEST_FILE:
-            text = path.read_text(encoding="utf-8", errors="replace")
-            found += _cut(f"{folder.resolve().name}/{inside.as_posix()}", text)
+            found.append((f"{folder.resolve().name}/{inside.as_posix()}", path))
     if not found:
         raise SassafrasError(
             "nothing in the folder of context can be read",
@@ -77,6 +92,14 @@ def _read(folder: Path) -> list[Passage]:
             hint="it needs files that end in " + ", ".join(SUFFIXES),
         )
     return found
+
+
+def text_of(path: Path) -> str:
+    """A file's text. Raises SassafrasError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise SassafrasError(reason(error), where=str(path)) from error
 
 
 def _cut(name: str, text: str) -> list[Passage]:

@@ -33,7 +33,7 @@ from sassafras.evaluate.source import Source, SourceEvaluator
 from sassafras.frontend.cuda import CudaBuilder
 from sassafras.frontend.triton import TritonBuilder
 
-from .answer import AnswerError, hole_texts, read_answer, whole_source
+from .answer import NothingChanged, hole_texts, read_answer, whole_source
 from .holes import Language, Template
 from .mutate import Edit, draw, edits
 
@@ -302,7 +302,7 @@ class SourceSpace:
         new = {"source": whole_source(answer)} if self.whole else hole_texts(answer, now)
         state = self.state({**now, **new}, parent, origin, " ".join(answer.design.split())[:300])
         if state == parent:
-            raise AnswerError("nothing was changed", hint="propose other text than the one shown")
+            raise NothingChanged("nothing was changed", hint="propose other text than the one shown")
         return state
 
 

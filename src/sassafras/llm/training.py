@@ -1,26 +1,22 @@
-"""Training a language model to propose: prompts as the search writes them, rewards recorded or live.
-
-`lm_grpo.train` and TRL's `GRPOTrainer` both take the rows of `training_rows` and an `AnswerReward`.
-"""
+"""Prompts and rewards to train a proposer with: prompts as the search writes them, answers judged alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sassafras.core import Evaluator, SassafrasError
+from sassafras.core import SassafrasError
 
-from .answer import AnswerError
+from .answer import AnswerError, NothingChanged
 from .archive import Archive
-from .prompt import Promptable, messages
+from .prompt import messages
 from .reward import FAILED, reward
 
-#: for an answer that changes nothing, or that was never measured: less than any correct one, or a model would
-#: soon propose nothing
-UNKNOWN = -1.0
+#: for an answer that changes nothing: less than any correct one, or a model would soon propose nothing
+UNCHANGED = -1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,54 +25,22 @@ class TrainingTask:
 
     Attributes:
         name: unique; the rows' column ``task``.
-        space: reads and shows answers.
-        variants: what was measured: parents and examples of the prompts.
-        score: a state's speed relative to the task's reference; None where it is not correct.
-            Raises LookupError for a state that was not measured.
+        space: `prompt.Promptable`, and the `core.Evaluator` of its own candidates, as `SourceSpace` is.
+        variants: what was measured: parents and examples of the prompts; at least one is correct.
     """
 
     name: str
-    space: Promptable[Any]
+    space: Any
     variants: Archive
-    score: Callable[[Any], float | None]
 
 
-def live_task(name: str, space: Any, evaluator: Evaluator, variants: Archive) -> TrainingTask:
-    """A task whose answers are judged on an open device.
-
-    Args:
-        name: see `TrainingTask`.
-        space: a `core.Space` that is `Promptable`.
-        evaluator: judges the space's candidates.
-        variants: of an earlier search, for example `Archive.load` of what `evolve` wrote.
-    """
-
-    def score(state: Any) -> float | None:
-        cost = evaluator.evaluate(space.candidate(state)).cost
-        return None if cost is None else 1 / cost
-
-    return TrainingTask(name, space, variants, score)
-
-
-def recorded_task(name: str, space: Promptable[Any], variants: Archive) -> TrainingTask:
-    """A task rewarded by what an earlier run measured, without a device: its variants are the only answers.
-
-    Args:
-        name: see `TrainingTask`.
-        space: what the run searched.
-        variants: for example `Record(folder).archive()` of a run in a folder.
-
-    Raises:
-        SassafrasError: fewer than two variants are correct.
-    """
-    scores = {variant.text: variant.score for variant in variants}
-    if sum(score is not None for score in scores.values()) < 2:
-        raise SassafrasError("training needs at least two correct variants", where=name)
-    return TrainingTask(name, space, variants, lambda state: scores[space.show(state)])
+def first_state(space: Any) -> Any:
+    """The state whose text the first prompts show."""
+    return getattr(space, "seed", space.start)()
 
 
 def training_rows(
-    tasks: Sequence[TrainingTask], count: int, *, seed: int = 0, contrastive: bool = True, shown: int = 3
+    tasks: Sequence[TrainingTask], count: int, *, seed: int, shown: int
 ) -> list[dict[str, Any]]:
     """Rows for a trainer: ``prompt`` (chat messages), ``task`` and ``parent`` (the shown variant's text).
 
@@ -84,8 +48,7 @@ def training_rows(
         tasks: drawn evenly.
         count: rows.
         seed: of the choice of tasks, parents and examples.
-        contrastive: show other variants with their scores.
-        shown: how many.
+        shown: how many other variants a prompt shows with their scores.
     """
     rng = np.random.default_rng(seed)
     rows = []
@@ -97,7 +60,7 @@ def training_rows(
             task.space,
             parent.text,
             task.variants.exemplars(shown, rng),
-            contrastive=contrastive,
+            contrastive=shown > 0,
             parent_score=parent.score,
             sections=False,
         )
@@ -106,9 +69,9 @@ def training_rows(
 
 
 class AnswerReward:
-    """What an answer earns: read by its task's space, scored, compared with the variant that it changes.
+    """What an answer earns: read by its task's space, judged, compared with the variant that it changes.
 
-    A reward function as `lm_grpo.train` and TRL's `GRPOTrainer` call it.
+    A reward function as TRL's `GRPOTrainer` calls it. No text of a model is executed in this process.
 
     Args:
         tasks: those of the rows.
@@ -121,41 +84,36 @@ class AnswerReward:
         self._tasks = {task.name: task for task in tasks}
 
     def __call__(
-        self,
-        prompts: Sequence[Any] | None = None,
-        completions: Sequence[Any] = (),
-        *,
-        task: Sequence[str] = (),
-        parent: Sequence[str] = (),
-        **_: Any,
+        self, completions: Sequence[Any], *, task: Sequence[str] = (), parent: Sequence[str] = (), **_: Any
     ) -> list[float]:
         """One reward a completion (text, or a list of chat messages).
 
         Raises:
             SassafrasError: a column is missing, or there is no such task.
+            DeviceError, NotSafe: the device failed; no answer's fault.
         """
         if not len(task) == len(parent) == len(completions):
             raise SassafrasError("the reward needs the columns 'task' and 'parent' in the data set")
         return [self.one(_text(c), t, p) for c, t, p in zip(completions, task, parent, strict=True)]
 
     def one(self, text: str, task: str, parent: str) -> float:
-        """The reward of one answer to a prompt that showed `parent`."""
+        """The reward of one answer to a prompt that showed `parent`. Raises as the call does."""
         known = self._tasks.get(task)
         if known is None:
             raise SassafrasError("there is no such task", where=task)
         space = known.space
-        start = space.start()
+        start = first_state(space)
         before = start if parent == space.show(start) else space.read(parent, start)
         try:
             state = space.read(text, before)
             if state == before:
-                return UNKNOWN
-            mine, other = known.score(state), known.score(before)
+                return UNCHANGED
+            mine, other = (space.evaluate(space.candidate(each)).cost for each in (state, before))
+        except NothingChanged:
+            return UNCHANGED
         except AnswerError:
             return FAILED
-        except LookupError:
-            return UNKNOWN
-        return reward(None if mine is None else mine / (other or 1.0))
+        return reward(None if mine is None else (other or 1.0) / mine)
 
 
 def _text(completion: Any) -> str:
