@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sassafras.core import Candidate, Case, DeviceError, Evaluation, Kernel, Verdict, Workload
 from sassafras.cuda.environment import available, clocks, environment, probe
+from sassafras.cuda.fork_server import ForkServer
 from sassafras.cuda.worker_process import WorkerDied, WorkerProcess
 
 from .protocol import WORKER, JudgeSettings, kernel_facts
@@ -26,6 +29,8 @@ from .reports import (
 #: one slice of sampling; the worker answers after each, so that a hang is noticed
 _SLICE_SECONDS = 2.0
 _SPECIAL_EVERY = 16
+#: fresh processes of a re-measurement, and seconds that one of them measures
+PROCESSES, MEASURE_S = 5, 0.7
 #: how often a candidate is judged again whose worker was killed from outside: no kernel sends SIGKILL
 _KILLED_AGAIN = 2
 
@@ -78,12 +83,22 @@ class CudaDevice:
         bitwise: bool = True,
     ) -> None:
         self.name, self.arch = self._find()
+        self._server: ForkServer | None = None
+        with contextlib.suppress(DeviceError):  # without it, each worker is started by itself
+            self._server = ForkServer(WORKER)
+        # nvidia-smi, ptxas and git are asked while the caller compiles
+        asking = ThreadPoolExecutor(1)
+        self._environment = asking.submit(environment)
+        asking.shutdown(wait=False)
         self.limits = limits or Limits()
         self._settings = JudgeSettings(seeds, first_seed(bitwise), bitwise, self.limits.candidate_s)
         self.pairs, self._stop_above = pairs, stop_above
         self._worker: WorkerProcess | None = None
         self._opening = False
         self._what: tuple[Workload, Case, Kernel] | None = None
+        self._prepared = False
+        #: seconds that the last opening took in the worker
+        self._open_s = 0.0
         self.facts: dict[str, Any] = {}
         #: the worker's raw answer to the last `run`: times of every pair, milliseconds of every phase
         self.last_answer: dict[str, Any] = {}
@@ -102,6 +117,10 @@ class CudaDevice:
         return str(found["gpu"]), str(found["arch"])
 
     def _new_worker(self) -> WorkerProcess:
+        """A fresh process without a CUDA context: forked, or started where the fork server is gone."""
+        if self._server is not None and self._server.alive:
+            with contextlib.suppress(DeviceError):
+                return WorkerProcess(WORKER, memory_bytes=self.limits.host_bytes, server=self._server)
         return WorkerProcess(WORKER, memory_bytes=self.limits.host_bytes)
 
     # -- opening ------------------------------------------------------------------------------------------
@@ -113,6 +132,14 @@ class CudaDevice:
             DeviceError: the workload cannot be loaded again (`source` missing), the baseline differs from its
                 reference, does not fit, or the GPU is unusable.
         """
+        what = self._what or (None, None, None)
+        if not self._prepared or what[0] is not workload or what[1] is not case or what[2] is not baseline:
+            self.prepare(workload, case, baseline)
+        self._prepared = False
+        self._ready()
+
+    def prepare(self, workload: Workload, case: Case, baseline: Kernel) -> None:
+        """Begin what `open` ends, and do not wait for it. Raises DeviceError: `source` is missing."""
         if not workload.source:
             raise DeviceError(
                 "a GPU worker loads the workload again from its file, and this one has none",
@@ -127,7 +154,7 @@ class CudaDevice:
         else:
             self._stop()
             self._start()
-        self._ready()
+        self._prepared = True
 
     def _start(self) -> None:
         self._worker = self._new_worker()
@@ -164,6 +191,7 @@ class CudaDevice:
                 assert self._worker is not None
                 if self._opening:
                     self.facts = self._worker.receive(self.limits.open_s)
+                    self._open_s = float(self.facts["seconds_in_worker"])
                     self._opening = False
                 return self._worker
             except DeviceError as error:
@@ -185,11 +213,11 @@ class CudaDevice:
 
     def close(self) -> None:
         """Give everything back; safe to call twice."""
-        if self._worker is not None:
-            self._worker.close()
-        self._worker = None
-        self._opening = False
-        self._what = None
+        self._stop()  # a GPU process takes a second to end by itself, and has nothing to save
+        if self._server is not None:
+            self._server.close()
+        self._server = self._what = None
+        self._prepared = False
 
     def __enter__(self) -> CudaDevice:
         return self
@@ -245,8 +273,13 @@ class CudaDevice:
             self._replace()
         return evaluation
 
+    def confirmation_s(self) -> float:
+        """Seconds that `remeasure` and the choice before it will take: processes open at a time, as long as
+        this worker's opening took, and measure one after another."""
+        return 1.0 + 1.2 * self._open_s + MEASURE_S * PROCESSES
+
     def remeasure(
-        self, candidate: Candidate, *, processes: int = 5, rounds: int = 100, cold_l2: bool = True
+        self, candidate: Candidate, *, processes: int = PROCESSES, rounds: int = 100, cold_l2: bool = True
     ) -> Evaluation:
         """Measure a frozen candidate in fresh processes, beside the A/A control: the figure to report.
 
@@ -264,15 +297,17 @@ class CudaDevice:
         self._ready()
         begin = time.perf_counter()
         workers: list[WorkerProcess] = []
-        before = clocks()
         try:
             for index in range(max(1, processes)):
                 seed = self._settings.base_seed + 5000 + 100 * index
                 workers.append(self._new_worker())
                 settings = replace(self._settings, base_seed=seed, cases=self.facts["cases"])
                 self._send_open(workers[-1], settings, candidate.kernel)
+            before = clocks()  # nvidia-smi, while the workers open
             answers = self._in_turn(workers, candidate, rounds, cold_l2)
         finally:
+            for worker in workers:
+                worker.signal_kill()
             for worker in workers:
                 worker.kill()
         facts = {
@@ -375,7 +410,7 @@ class CudaDevice:
 
     def environment(self) -> dict[str, Any]:
         """What every result file must embed: GPU, driver, CUDA, ptxas, versions, clocks, commit, date."""
-        return environment()
+        return dict(self._environment.result())
 
 
 def _killed_from_outside(error: DeviceError) -> bool:

@@ -1,12 +1,15 @@
 """The worker process: owns the GPU, answers one request at a time, may die.
 
-Started as ``python -m sassafras.evaluate.gpu.worker READ_FD WRITE_FD PARENT``. The protocol has
-descriptors of its own, so that whatever a library prints cannot garble it.
+Started as ``python -m sassafras.evaluate.gpu.worker READ_FD WRITE_FD PARENT``, or forked by a fork server.
+The protocol has descriptors of its own, so that whatever a library prints cannot garble it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from importlib import import_module
 from typing import Any
 
 from sassafras.core import DeviceError
@@ -15,7 +18,7 @@ from sassafras.cuda.environment import probe
 from sassafras.cuda.idle import Idle
 from sassafras.cuda.worker_loop import Answer, Handler, serve
 
-from .compare import Checker
+from .compare import Checker, checker_cubin, given_cubins
 from .protocol import JudgeSettings, kernel_from_facts
 
 
@@ -115,5 +118,35 @@ def _no_gpu_reason() -> None:
         )
 
 
+def preload() -> None:
+    """What a fork server does for its workers: imports, and the worker's own kernels, compiled for this GPU.
+
+    CUDA that is initialised here would be unusable in every worker: a process of its own asks for the GPU's
+    architecture, and runs NVRTC meanwhile.
+    """
+    to_read, to_write = os.pipe()
+    if not (child := os.fork()):
+        try:
+            arch = probe(in_process=True)["arch"]
+            with os.fdopen(to_write, "wb") as answer:
+                answer.write(arch.encode() + b"\n" + checker_cubin(arch))
+        finally:
+            os._exit(0)  # an empty answer: each worker compiles for itself, and says what is wrong
+    os.close(to_write)
+    for module in ("torch", "triton", "sassafras.targets", f"{__package__}.judge"):
+        with contextlib.suppress(ImportError):  # a worker says what is missing
+            import_module(module)
+    with os.fdopen(to_read, "rb") as answer:
+        arch, _, cubin = answer.read().partition(b"\n")
+    os.waitpid(child, 0)
+    if cubin:
+        given_cubins[arch.decode()] = cubin
+
+
+def main() -> int:
+    """Serve the descriptors in ``sys.argv``; the exit status."""
+    return serve(GpuWorker().handlers)
+
+
 if __name__ == "__main__":
-    sys.exit(serve(GpuWorker().handlers))
+    sys.exit(main())
