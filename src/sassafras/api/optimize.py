@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -99,7 +100,7 @@ def optimize(
     Raises:
         SassafrasError: one of its subclasses, with what is wrong, where, and what to do.
     """
-    asked = locals()
+    asked, began = locals(), time.monotonic()
     say = stage or (lambda text: None)
     if workers is not None and cluster is None:
         raise SearchError("there are workers only in a cluster", hint="--cluster auto, or HOST:PORT")
@@ -120,8 +121,6 @@ def optimize(
         target = of_launch(target, args, kwargs, given, device if isinstance(device, str) else "auto", arch)
     elif args or kwargs:
         raise TypeError(f"optimize() takes no {', '.join(kwargs) or 'further arguments'} with this target")
-    workload = load_workload(target)
-    which = workload.case(case)
     with ExitStack() as stack:
         pool = None if cluster is None else stack.enter_context(_pool(cluster, device, workers))
         opened: Device
@@ -130,6 +129,8 @@ def optimize(
         else:
             opened = open_device(device, arch)
         stack.enter_context(closing(opened))
+        workload = load_workload(target)  # after the device, whose processes import meanwhile
+        which = workload.case(case)
         kept = stack.enter_context(opened_store(store))
         say(f"compiling {workload.name} {which.name}")
         chosen_arch = arch or getattr(opened, "arch", None) or DEFAULT_ARCH
@@ -151,6 +152,7 @@ def optimize(
             make = informed(make, workload, which)
         kind = Job if pool is None else partial(IslandsJob, pool=pool, make_space=make)
         job = kind(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
+        job.began = began if pool is None else None  # an island's budget is its search's
         result = job.stored_result(fresh)
         if result is None:
             if check and opened.modelled and pool is None:
