@@ -72,6 +72,8 @@ class CudaDevice:
     """
 
     modelled = False
+    #: the module that its worker processes run
+    worker = WORKER
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class CudaDevice:
         self.name, self.arch = self._find()
         self._server: ForkServer | None = None
         with contextlib.suppress(DeviceError):  # without it, each worker is started by itself
-            self._server = ForkServer(WORKER)
+            self._server = ForkServer(self.worker)
         # nvidia-smi, ptxas and git are asked while the caller compiles
         asking = ThreadPoolExecutor(1)
         self._environment = asking.submit(environment)
@@ -120,8 +122,8 @@ class CudaDevice:
         """A fresh process without a CUDA context: forked, or started where the fork server is gone."""
         if self._server is not None and self._server.alive:
             with contextlib.suppress(DeviceError):
-                return WorkerProcess(WORKER, memory_bytes=self.limits.host_bytes, server=self._server)
-        return WorkerProcess(WORKER, memory_bytes=self.limits.host_bytes)
+                return WorkerProcess(self.worker, memory_bytes=self.limits.host_bytes, server=self._server)
+        return WorkerProcess(self.worker, memory_bytes=self.limits.host_bytes)
 
     # -- opening ------------------------------------------------------------------------------------------
 
