@@ -15,6 +15,7 @@ from sassafras import search
 from sassafras.cluster import Pool
 from sassafras.cluster.islands import IslandsJob, PoolDevice
 from sassafras.core import Budget, Device, DeviceError, Kernel, SearchError, Space, Workload
+from sassafras.frontend.limit import COMPILE_SECONDS, within
 from sassafras.frontend.ptxas_options import of as ptxas_option_space
 from sassafras.jobs.job import Job
 from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, open_device, opened_store
@@ -55,6 +56,7 @@ def optimize(
     cluster: str | None = None,
     workers: int | None = None,
     check: bool = True,
+    compile_timeout: float = COMPILE_SECONDS,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
     **kwargs: Any,
@@ -74,8 +76,9 @@ def optimize(
         settings: fields of a strategy given by name or class.
         preset: a paper's protocol instead of a strategy: ``"cuasmrl"`` or ``"sip"``; `settings` change it.
         budget: for example ``"60s"``, ``"3000e"`` (evaluations), ``"60s,3000e"``; None: the
-            preset's, or that of `effort`.
-        effort: ``"quick"`` (10 s), ``"normal"`` (60 s) or ``"full"`` (10 min) of search.
+            preset's, or that of `effort`. Seconds are the whole wait: at least half of them are searched,
+            and ten more, or a third of a long budget, may be needed.
+        effort: ``"quick"`` (10 s), ``"normal"`` (60 s) or ``"full"`` (10 min).
         device: ``"cuda"``, ``"model"`` (the timing model, no GPU), ``"auto"`` (CUDA where there is a GPU), or
             your own `Device`.
         seed: of everything random in the search.
@@ -94,6 +97,7 @@ def optimize(
         workers: how many of them to use, by default all.
         check: before a modelled run, check the case in Triton's interpreter (`sassafras.check`), and refuse
             what is wrong; a GPU checks by itself.
+        compile_timeout: seconds that the kernel's compilation may take.
         progress: called after each new outcome.
         stage: called with a line of text when another part of the work begins.
 
@@ -137,7 +141,12 @@ def optimize(
         tool = {} if ptxas is None else {"ptxas": str(ptxas)}
         notes: tuple[str, ...] = ()
         if ptxas_options is None:
-            baseline = workload.build(which, chosen_arch, **tool)
+            baseline = within(
+                compile_timeout,
+                lambda: workload.build(which, chosen_arch, **tool),
+                f"{workload.name}, case {which.name}",
+                "--compile-timeout SECONDS, or compile_timeout=, allows more",
+            )
         else:
             made_by, note = load_ptxas_options(
                 ptxas_options, lambda tools: ptxas_option_space(workload, which, chosen_arch, tools)

@@ -56,6 +56,9 @@ def command(
     cluster: options.Cluster = None,
     workers: options.Workers = None,
     check: Annotated[bool, typer.Option(help="Check the workload before a modelled run.")] = True,
+    compile_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds that the compilation of the kernel may take.")
+    ] = 300.0,
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
