@@ -66,7 +66,7 @@ def one(target: str, seconds: float, device: str, modelled: bool) -> tuple[Row, 
     if "error" in found:
         return row | {"error": str(found["error"])}, {}
     row |= {key: found[key] for key in ("case", "device", "evaluations", "improved", "reason", "notes")}
-    row |= {"search_s": round(found["seconds"], 2), "processes": found["facts"].get("processes_asked")}
+    row |= {"search_s": round(found["seconds"], 2), "processes": len(found["facts"].get("processes", ()))}
     row["evaluations_per_second"] = round(found["evaluations"] / max(found["seconds"], 1e-9), 1)
     return row, found["environment"]
 

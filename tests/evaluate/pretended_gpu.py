@@ -25,10 +25,17 @@ def preload() -> None:
     _log("preload")
 
 
+def load(message: Answer, blobs: list[bytes]) -> Answer:
+    _log("load", source=message["source"])
+    if os.environ.get("PRETEND_LOAD") == "fails":
+        raise ValueError("planted")
+    return {}
+
+
 def opened(message: Answer, blobs: list[bytes]) -> Answer:
     _log("open", cold=bool(message["cold"]), seed=message["settings"]["base_seed"])
     time.sleep(float(os.environ.get("PRETEND_OPEN_S", "0")))
-    return {"cases": [message["case"]], "notes": [], "launch_us": 10.0}
+    return {"cases": [message["case"]], "notes": [], "baseline": message["baseline"]["name"]}
 
 
 def run(message: Answer, blobs: list[bytes]) -> Answer:
@@ -51,7 +58,7 @@ def measure(message: Answer, blobs: list[bytes]) -> Answer:
 
 
 def main() -> int:
-    return serve({"open": opened, "run": run, "measure": measure})
+    return serve({"load": load, "open": opened, "run": run, "measure": measure})
 
 
 if __name__ == "__main__":

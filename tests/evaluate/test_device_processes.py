@@ -13,6 +13,7 @@ import pytest
 
 import sassafras
 from sassafras import Candidate, Case, Evaluation, Kernel, Verdict, Workload
+from sassafras.cuda import ahead
 from sassafras.evaluate.gpu import CudaDevice
 
 ROOT = Path(__file__).parents[2]
@@ -78,9 +79,60 @@ def test_a_remeasurement_is_made_in_fresh_processes_of_one_import(device: Preten
     assert device.run(FASTER).verdict is Verdict.CORRECT and device.last_answer["pid"] == searching
 
 
-def test_opening_goes_on_while_the_caller_works(
-    device: Pretended, log: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("loads", ["", "fails"])
+def test_processes_are_forked_ahead_of_a_remeasurement(
+    log: Path, monkeypatch: pytest.MonkeyPatch, loads: str
 ) -> None:
+    monkeypatch.setenv("PRETEND_LOAD", loads)
+    with Pretended() as device:
+        device.open(*subject())
+        device.prefork()
+        device.prefork()  # those that wait are enough
+        assert device.run(FASTER).verdict is Verdict.CORRECT  # a search goes on meanwhile
+        assert len(said(log, "open")) == 1
+        first = device.remeasure(FASTER)
+        assert first.verdict is Verdict.CORRECT and len(first.facts["processes"]) == 5
+        loaded, measured = said(log, "load"), said(log, "measure")
+        ahead = {line["pid"] for line in loaded} == {line["pid"] for line in measured}
+        assert len(loaded) == 5 and ahead != bool(loads)  # what cannot load ahead is replaced
+        device.remeasure(FASTER)
+        measured = said(log, "measure")
+        assert len({line["pid"] for line in measured}) == len(measured) == 10
+        device.prefork()
+        deadline = time.monotonic() + 30
+        while len(said(log, "load")) < 10 and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert all(ended(line["pid"]) for line in said(log, "load"))
+
+
+def test_a_server_that_was_started_ahead_is_used(log: Path) -> None:
+    ahead.start_server(Pretended.worker)
+    ahead.start_server(Pretended.worker)
+    deadline = time.monotonic() + 30
+    while not (log.exists() and said(log, "preload")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    with Pretended() as device, Pretended() as another:
+        device.open(*subject())
+        assert said(log, "open")[0]["parent"] == said(log, "preload")[0]["pid"]
+        another.open(*subject())
+        assert len(said(log, "preload")) == 2 and len({line["parent"] for line in said(log, "open")}) == 2
+
+
+def test_a_server_that_nobody_takes_is_ended(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "GPU_WORKER", Pretended.worker)
+    monkeypatch.setattr(ahead, "_SIGNS", ("/nowhere",))
+    ahead.begin("auto")
+    assert ahead._waiting == {}  # there is no driver
+    monkeypatch.setattr(ahead, "_SIGNS", ("/nowhere", "/"))
+    ahead.begin("model")
+    assert ahead._waiting == {}
+    ahead.begin("auto")
+    process = ahead._waiting[Pretended.worker]._process
+    ahead.drop()
+    assert process.poll() is not None and ahead._waiting == {}
+
+
+def test_opening_goes_on_while_the_caller_works(device: Pretended, log: Path) -> None:
     what = subject()
     device.prepare(*what)
     device.open(*what)
@@ -88,8 +140,8 @@ def test_opening_goes_on_while_the_caller_works(
     device.open(*what)
     assert len(said(log, "open")) == 2
     device.prepare(*what)
-    device.open(what[0], what[1], Kernel(b"another", "k", "sm_90a", 32))
-    assert len(said(log, "open")) == 4
+    device.open(what[0], what[1], Kernel(b"another", "another", "sm_90a", 32))
+    assert device.facts["baseline"] == "another"
 
 
 def test_the_confirmation_is_expected_to_take_as_long_as_the_opening(

@@ -15,6 +15,7 @@ from sassafras import search
 from sassafras.cluster import Pool
 from sassafras.cluster.islands import IslandsJob, PoolDevice
 from sassafras.core import Budget, Device, DeviceError, Kernel, SearchError, Space, Workload
+from sassafras.cuda import ahead
 from sassafras.frontend.limit import COMPILE_SECONDS, within
 from sassafras.frontend.ptxas_options import of as ptxas_option_space
 from sassafras.jobs.job import Job
@@ -106,6 +107,8 @@ def optimize(
     """
     asked, began = locals(), time.monotonic()
     say = stage or (lambda text: None)
+    if cluster is None:
+        ahead.begin(device)
     if workers is not None and cluster is None:
         raise SearchError("there are workers only in a cluster", hint="--cluster auto, or HOST:PORT")
     if preset is not None:
@@ -126,6 +129,7 @@ def optimize(
     elif args or kwargs:
         raise TypeError(f"optimize() takes no {', '.join(kwargs) or 'further arguments'} with this target")
     with ExitStack() as stack:
+        stack.callback(ahead.drop)
         pool = None if cluster is None else stack.enter_context(_pool(cluster, device, workers))
         opened: Device
         if pool is not None and pool.device == "cuda":

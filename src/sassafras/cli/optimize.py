@@ -67,6 +67,10 @@ def command(
     Ctrl-C keeps the best so far (exit code 130); the same command resumes. Without a GPU the timing model
     judges, and the result says so. Several targets or --case all end in a table.
     """
+    from sassafras.cuda.ahead import begin
+
+    if cluster is None:
+        begin(device)  # processes with PyTorch, while this one imports
     from sassafras.api.optimize import optimize
     from sassafras.api.optimize_all import optimize_all
     from sassafras.core import SearchError

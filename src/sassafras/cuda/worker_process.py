@@ -194,14 +194,14 @@ class WorkerProcess:
         if not self._dead and self._process.poll() is None:
             self._process.kill()
 
-    def kill(self) -> None:
-        """SIGKILL at once; waits a moment for the system to take it away. Safe to call twice."""
+    def kill(self, seconds: float = 0.3) -> None:
+        """SIGKILL at once; waits so long for the system to take it away. Safe to call twice."""
         if self._dead:
             return
         self.signal_kill()
         self._dead = True
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=0.3)
+            self._process.wait(timeout=seconds)
         self._close()
 
     def close(self, seconds: float = 5.0) -> None:

@@ -182,6 +182,8 @@ class Job:
             prepare(self.workload, self.case, self.baseline)
             self._warm_up()  # meanwhile
         self.device.open(self.workload, self.case, self.baseline)
+        if (prefork := getattr(self.device, "prefork", None)) is not None:
+            prefork()
         if why := self._refusal():
             self.say(why)
         found = self.search(progress)

@@ -6,16 +6,18 @@ import contextlib
 import secrets
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sassafras.core import Candidate, Case, DeviceError, Evaluation, Kernel, Verdict, Workload
+from sassafras.cuda import ahead
 from sassafras.cuda.environment import available, clocks, environment, probe
 from sassafras.cuda.fork_server import ForkServer
 from sassafras.cuda.worker_process import WorkerDied, WorkerProcess
 
+from .fresh_processes import end, in_turn
 from .protocol import WORKER, JudgeSettings, kernel_facts
 from .reports import (
     SampleReport,
@@ -87,7 +89,7 @@ class CudaDevice:
         self.name, self.arch = self._find()
         self._server: ForkServer | None = None
         with contextlib.suppress(DeviceError):  # without it, each worker is started by itself
-            self._server = ForkServer(self.worker)
+            self._server = ahead.server(self.worker)
         # nvidia-smi, ptxas and git are asked while the caller compiles
         asking = ThreadPoolExecutor(1)
         self._environment = asking.submit(environment)
@@ -99,6 +101,8 @@ class CudaDevice:
         self._opening = False
         self._what: tuple[Workload, Case, Kernel] | None = None
         self._prepared = False
+        #: workers that wait for a re-measurement, with the workload imported
+        self._spare: list[WorkerProcess] = []
         #: seconds that the last opening took in the worker
         self._open_s = 0.0
         self.facts: dict[str, Any] = {}
@@ -158,6 +162,25 @@ class CudaDevice:
             self._start()
         self._prepared = True
 
+    def prefork(self) -> None:
+        """Fork the processes of a re-measurement, which import the open workload and make no context yet."""
+        workload, _, _ = self._opened()
+        with contextlib.suppress(DeviceError):  # a re-measurement forks what is missing
+            while self._server is not None and self._server.alive and len(self._spare) < PROCESSES:
+                self._spare.append(self._new_worker())
+                self._spare[-1].send("load", source=workload.source)
+
+    def _fresh(self) -> WorkerProcess:
+        """A process without a context, one of `prefork` if there is one that could load the workload."""
+        while self._spare:
+            worker = self._spare.pop(0)
+            try:
+                worker.receive(self.limits.open_s)
+                return worker
+            except DeviceError:
+                worker.kill()
+        return self._new_worker()
+
     def _start(self) -> None:
         self._worker = self._new_worker()
         self._send_open(self._worker)
@@ -215,6 +238,7 @@ class CudaDevice:
 
     def close(self) -> None:
         """Give everything back; safe to call twice."""
+        end(self._spare)
         self._stop()  # a GPU process takes a second to end by itself, and has nothing to save
         if self._server is not None:
             self._server.close()
@@ -302,16 +326,15 @@ class CudaDevice:
         try:
             for index in range(max(1, processes)):
                 seed = self._settings.base_seed + 5000 + 100 * index
-                workers.append(self._new_worker())
+                workers.append(self._fresh())
                 settings = replace(self._settings, base_seed=seed, cases=self.facts["cases"])
                 self._send_open(workers[-1], settings, candidate.kernel)
             before = clocks()  # nvidia-smi, while the workers open
-            answers = self._in_turn(workers, candidate, rounds, cold_l2)
+            limits = self.limits.open_s, self.limits.candidate_s + 30.0
+            answers = in_turn(workers, candidate, limits, rounds=rounds, cold_l2=cold_l2)
         finally:
-            for worker in workers:
-                worker.signal_kill()
-            for worker in workers:
-                worker.kill()
+            count = len(workers)
+            end(workers)
         facts = {
             "device": self.name,
             "case": case.name,
@@ -320,45 +343,10 @@ class CudaDevice:
             "clocks_after": clocks(),
             "cases_checked": self.facts.get("cases", []),
             "notes": self.facts.get("notes", []),
-            "processes_asked": len(workers),
+            "processes_asked": count,
+            "open_s": self._open_s,
         }
         return frozen_evaluation(candidate, answers, time.perf_counter() - begin, facts)
-
-    def _in_turn(
-        self, workers: Sequence[WorkerProcess], candidate: Candidate, rounds: int, cold_l2: bool
-    ) -> list[dict[str, Any]]:
-        """The answers of fresh workers, or the first that is no measurement, alone."""
-        for worker in workers:
-            answer = self._guarded(worker, None, candidate, rounds, cold_l2)
-            if answer["verdict"] != Verdict.CORRECT:
-                return [answer]
-        answers = []
-        for worker in workers:
-            if worker.alive:  # what ended meanwhile was killed from outside
-                answers.append(self._guarded(worker, "measure", candidate, rounds, cold_l2))
-                if answers[-1]["verdict"] != Verdict.CORRECT:
-                    return answers[-1:]
-        return answers or [{"verdict": Verdict.CRASHED, "detail": "no process was left to measure it"}]
-
-    def _guarded(
-        self, worker: WorkerProcess, do: str | None, candidate: Candidate, rounds: int, cold_l2: bool
-    ) -> dict[str, Any]:
-        """Wait for a fresh worker's ``open`` (`do` None) or ask it to measure; a verdict in every case."""
-        try:
-            if do is None:
-                return {"verdict": Verdict.CORRECT, **worker.receive(self.limits.open_s)}
-            return worker.ask(
-                do,
-                self.limits.candidate_s + 30.0,
-                [candidate.kernel.cubin],
-                kernel=kernel_facts(candidate.kernel),
-                rounds=rounds,
-                cold_l2=cold_l2,
-            )
-        except DeviceError as error:
-            if error.verdict is None:
-                raise
-            return {"verdict": error.verdict, "detail": str(error)}
 
     def sample(
         self,

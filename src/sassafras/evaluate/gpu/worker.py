@@ -31,6 +31,7 @@ class GpuWorker:
         self._samplers: dict[str, Any] = {}
         self._workloads: dict[str, Any] = {}
         self.handlers: dict[str, Handler] = {
+            "load": self._load,
             "open": self._open,
             "run": self._run,
             "measure": self._measure,
@@ -54,16 +55,23 @@ class GpuWorker:
             self._idle = Idle(gpu, Checker(gpu).cubin)
         return {"gaps_ns": self._idle.look()}
 
-    def _open(self, message: Answer, blobs: list[bytes]) -> Answer:
+    def _loaded(self, source: str) -> Any:
         from sassafras.targets import load
 
+        if source not in self._workloads:
+            self._workloads[source] = load(source)
+        return self._workloads[source]
+
+    def _load(self, message: Answer, blobs: list[bytes]) -> Answer:
+        """The workload's file, imported ahead of its opening."""
+        self._loaded(message["source"])
+        return {}
+
+    def _open(self, message: Answer, blobs: list[bytes]) -> Answer:
         _no_gpu_reason()
         from .judge import KernelJudge
 
-        source = message["source"]
-        if source not in self._workloads:
-            self._workloads[source] = load(source)
-        workload = self._workloads[source]
+        workload = self._loaded(message["source"])
         cold = message.get("cold")
         self._bench = None
         self._bench = KernelJudge(
