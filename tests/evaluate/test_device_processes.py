@@ -184,3 +184,7 @@ def test_closing_ends_the_worker_and_the_server(log: Path) -> None:
     assert found == device.environment() and "python" in found
     assert ended(said(log, "open")[0]["pid"]) and ended(server)
     device.close()
+    device.open(*subject())  # as several searches with one device do
+    assert device.run(FASTER).verdict is Verdict.CORRECT and len(said(log, "preload")) == 2
+    device.close()
+    assert ended(said(log, "open")[1]["pid"])

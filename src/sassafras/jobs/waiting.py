@@ -38,7 +38,7 @@ def search_budget(
     if budget.seconds is None or began is None:
         return budget
     left = budget.seconds - (time.monotonic() - began) - reserved
-    seconds = round(max(left, LEAST_SHARE * budget.seconds), 3)
+    seconds = round(max(left, LEAST_SHARE * budget.seconds), 2)
     if store is not None and run is not None:
         parts = dict(store.run(run).environment.get(_PARTS, {}))
         seconds = float(parts.setdefault(str(budget), seconds))

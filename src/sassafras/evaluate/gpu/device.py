@@ -88,8 +88,7 @@ class CudaDevice:
     ) -> None:
         self.name, self.arch = self._find()
         self._server: ForkServer | None = None
-        with contextlib.suppress(DeviceError):  # without it, each worker is started by itself
-            self._server = ahead.server(self.worker)
+        self._serve()
         # nvidia-smi, ptxas and git are asked while the caller compiles
         asking = ThreadPoolExecutor(1)
         self._environment = asking.submit(environment)
@@ -122,6 +121,12 @@ class CudaDevice:
         found = probe()
         return str(found["gpu"]), str(found["arch"])
 
+    def _serve(self) -> None:
+        """Have a fork server, also after `close`; without one, each worker is started by itself."""
+        if self._server is None:
+            with contextlib.suppress(DeviceError):
+                self._server = ahead.server(self.worker)
+
     def _new_worker(self) -> WorkerProcess:
         """A fresh process without a CUDA context: forked, or started where the fork server is gone."""
         if self._server is not None and self._server.alive:
@@ -152,6 +157,7 @@ class CudaDevice:
                 where=workload.name,
                 hint="load it with sassafras.targets.load('file.py:attribute')",
             )
+        self._serve()
         same_worker = self._worker is not None and self._worker.alive and not self._opening
         self._what = (workload, case, baseline)
         if same_worker and self._worker is not None:
