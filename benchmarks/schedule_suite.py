@@ -135,6 +135,7 @@ def one(
             "null_high": result.null_interval.high if result.null_interval else None,
             "evaluations": result.evaluations,
             "search_seconds": round(result.seconds, 2),
+            "reason": result.reason,
             "evaluations_per_second": round(result.evaluations / max(result.seconds, 1e-9), 1),
             "verdicts": dict(result.verdicts),
             "failed_after_validation": result.failed_after_validation,
@@ -179,7 +180,9 @@ def wanted(which: str, only: set[str]) -> list[tuple[str, str, bool]]:
 
 
 def stopped(row: Row) -> bool:
-    """True of a search that ended well before its time (a signal; the space was not exhausted)."""
+    """True of a search that a signal ended (in rows without a reason: well before its time)."""
+    if "reason" in row:
+        return bool(row["reason"] == "interrupted")
     return bool(row.get("search_seconds")) and row["search_seconds"] < 0.9 * row.get("seconds", 0.0)
 
 

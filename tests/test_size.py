@@ -13,14 +13,14 @@ ALL_WORDS = 40_000
 #: words of the index, the tutorial and the guides
 GUIDE_WORDS = 9_000
 #: lines of the package: Python, CUDA, C++, and the report's templates, scripts and styles
-SOURCE_LINES = 63_330
+SOURCE_LINES = 64_050
 SOURCE = (".py", ".cu", ".cuh", ".cpp", ".hpp", ".js", ".css", ".jinja")
 #: lines of a source file
 FILE_LINES = 450
 #: lines of Python in gemm/
 GEMM_LINES = 10_800
 #: lines of benchmarks: scripts, kernels, quotes
-BENCHMARK_LINES = 16_200
+BENCHMARK_LINES = 16_300
 #: bytes of the wheel, without its archive's own
 WHEEL_BYTES = 3_500_000
 

@@ -6,6 +6,8 @@ pays for a longer stall with a faster run, with noise, and can be told to find a
 
 from __future__ import annotations
 
+import signal
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -133,6 +135,10 @@ def test_noise_alone_wins_nothing(tmp_path: Any) -> None:
     assert result.summary().startswith("1.00x on Bench 1: nothing beat the baseline")
     (note,) = result.notes
     assert "the search's best re-measured 1.000x" in note and "not outside the null" in note
+    remeasured = [entry for entry in bench.log if entry.startswith("remeasure")]
+    assert len(remeasured) == 1, "the refused winner's null is the null experiment"
+    assert result.null_interval == Interval(0.999, 1.001) and remeasured[0].endswith(result.facts["measured"])
+    assert result.time_us == result.baseline_us == 10.0 and result.samples == 0
     with Store.open(tmp_path / "s.sqlite") as store:
         assert store.winners() == [] and store.runs()[0].finished_budget == "60e"
 
@@ -212,3 +218,52 @@ def test_a_device_that_cannot_remeasure_is_told_so(tmp_path: Any) -> None:
     with pytest.raises(SassafrasError, match="remeasure"):
         optimize(bench, tmp_path)
     assert bench.log[-1] == "close"
+
+
+@dataclass
+class Slow(Bench):
+    """Takes a second to open, and says how long a confirmation takes."""
+
+    confirmation: float = 0.0
+
+    def prepare(self, workload: Any, case: Any, baseline: Kernel) -> None:
+        self.log.append("prepare")
+
+    def open(self, workload: Any, case: Any, baseline: Kernel) -> None:
+        time.sleep(1.0)
+        super().open(workload, case, baseline)
+
+    def confirmation_s(self) -> float:
+        return self.confirmation
+
+
+def test_a_time_budget_is_the_whole_wait(tmp_path: Any) -> None:
+    heard: list[Any] = []
+    bench = Slow(confirmation=1.5)
+    result = optimize(bench, tmp_path, budget="6s", progress=heard.append)
+    assert bench.log[:2] == ["prepare", "open"]
+    # 6 s less a second of opening, compilation, and 1.5 s for what comes after; never below the half
+    assert 3.0 <= result.seconds < 3.6 and result.budget == "6s"
+    assert heard[0].left > heard[-1].left >= 1.5 and heard[-1].fraction > 0.9
+    assert heard[0].elapsed + heard[0].left < 5.1
+
+
+def test_a_resumed_search_has_the_part_of_the_budget_that_it_began_with(tmp_path: Any) -> None:
+    class Interrupted(Slow):
+        def run(self, candidate: Candidate) -> Evaluation:
+            if len(self.log) == 30:
+                signal.raise_signal(signal.SIGINT)
+            return super().run(candidate)
+
+    first = optimize(Interrupted(), tmp_path, budget="4s")
+    assert first.reason == "interrupted"
+    with Store.open(tmp_path / "s.sqlite") as store:
+        part = store.runs()[0].environment["search_seconds"]["4s"]
+        assert 2.0 <= part <= 3.0
+    second = optimize(Slow(confirmation=60.0), tmp_path, budget="4s")
+    assert second.reason == "budget" and part <= second.seconds < part + 0.5  # 60 s more change nothing
+    assert second.replayed == first.evaluations
+
+
+def test_a_budget_of_evaluations_has_no_clock(tmp_path: Any) -> None:
+    assert optimize(Slow(confirmation=600.0), tmp_path, budget="25e").evaluations == 25

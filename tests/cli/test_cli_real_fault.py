@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,16 @@ def said(*words: str) -> str:
 )
 def test_what_is_wrong_with_the_target(here: Path, words: list[str], part: str) -> None:
     assert part in said(*words)
+
+
+def test_a_compiler_that_hangs(here: Path) -> None:
+    ptxas = here / "ptxas"
+    ptxas.write_text("#!/bin/sh\nsleep 600\n")
+    ptxas.chmod(0o755)
+    begin = time.monotonic()
+    line = said("k.py", "--ptxas", str(ptxas), "--compile-timeout", "6")
+    assert "copy, case c: compilation did not end within 6 s (--compile-timeout SECONDS" in line
+    assert time.monotonic() - begin < 60
 
 
 def test_a_cache_that_cannot_be_written(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

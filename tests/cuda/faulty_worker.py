@@ -48,6 +48,19 @@ def fail(message: Answer, blobs: list[bytes]) -> Answer:
     raise ValueError("planted")
 
 
+def preload() -> None:
+    """Nothing that a worker needs: what a fork server runs first."""
+    os.environ["PRELOADED_BY"] = str(os.getpid())
+
+
+def preloaded(message: Answer, blobs: list[bytes]) -> Answer:
+    return {"by": os.environ.get("PRELOADED_BY"), "parent": os.getppid()}
+
+
+def main() -> int:
+    own = {f.__name__: f for f in (ping, sleep, die, leave, chatter, eat, fail, preloaded)}
+    return serve(GpuWorker().handlers | own)
+
+
 if __name__ == "__main__":
-    own = {f.__name__: f for f in (ping, sleep, die, leave, chatter, eat, fail)}
-    sys.exit(serve(GpuWorker().handlers | own))
+    sys.exit(main())

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import DeviceError
+from sassafras.cuda.fork_server import ForkServer
 from sassafras.cuda.worker_process import (
     WorkerDied,
     WorkerProcess,
@@ -27,14 +28,23 @@ FAULTY = "faulty_worker"
 FAULTS = {"PYTHONPATH": os.pathsep.join([package_path()["PYTHONPATH"], str(Path(__file__).parent)])}
 
 
-@pytest.fixture
-def worker() -> Iterator[WorkerProcess]:
-    process = WorkerProcess(FAULTY, environment=FAULTS)
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    forks = ForkServer(FAULTY, environment=FAULTS)
+    yield forks
+    forks.close()
+
+
+@pytest.fixture(params=["started", "forked"])
+def worker(request: pytest.FixtureRequest, server: ForkServer) -> Iterator[WorkerProcess]:
+    """A worker in a new interpreter, and one of a fork server: no difference in how they live and die."""
+    forks = server if request.param == "forked" else None
+    process = WorkerProcess(FAULTY, environment=FAULTS, server=forks)
     yield process
     process.kill()
 
 
-def _gone(pid: int, within: float = 3.0) -> bool:
+def gone(pid: int, within: float = 3.0) -> bool:
     """True once no process (zombies aside) has this id."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
@@ -82,7 +92,7 @@ def test_a_hang_is_killed_soon_after_the_limit(worker: WorkerProcess) -> None:
         worker.ask("sleep", 0.5, seconds=600)
     assert time.monotonic() - begin < 30  # a second on an idle machine; it would sleep for ten minutes
     assert not worker.alive
-    assert _gone(worker.pid)
+    assert gone(worker.pid)
 
 
 @pytest.mark.parametrize(("do", "words"), [("die", "ended by signal 9"), ("leave", "ended with status 3")])
@@ -111,7 +121,7 @@ def test_too_much_host_memory_is_killed() -> None:
         assert 0 < worker.resident_bytes() < 256 << 20
         with pytest.raises(WorkerTooLarge, match="256 MiB are allowed"):
             worker.ask("eat", 60, mebibytes=1024)
-        assert _gone(worker.pid)
+        assert gone(worker.pid)
     finally:
         worker.kill()
 
@@ -143,7 +153,7 @@ def test_closing_twice_is_safe_and_ends_the_process(worker: WorkerProcess) -> No
     worker.close()
     worker.close()
     worker.kill()
-    assert _gone(worker.pid)
+    assert gone(worker.pid)
 
 
 def test_a_worker_follows_its_parent_into_death() -> None:
@@ -159,7 +169,7 @@ def test_a_worker_follows_its_parent_into_death() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGKILL
-    assert _gone(int(done.stdout), within=5.0)
+    assert gone(int(done.stdout), within=5.0)
 
 
 def test_without_a_gpu_opening_says_what_is_missing(worker: WorkerProcess) -> None:

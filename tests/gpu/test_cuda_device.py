@@ -216,6 +216,18 @@ def test_fresh_processes_measure_the_null_beside_the_candidate(
     assert outcome.facts["cold_l2_speedup"] == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.alone
+def test_processes_that_were_forked_ahead_measure_too(softmax: tuple[CudaDevice, Candidate]) -> None:
+    device, identity = softmax
+    device.prefork()
+    assert device.run(identity).verdict is Verdict.CORRECT
+    begin = time.perf_counter()
+    outcome = device.remeasure(identity)
+    assert outcome.verdict is Verdict.CORRECT, outcome.detail
+    assert len(outcome.facts["processes"]) == 5
+    assert time.perf_counter() - begin < 2 * device.confirmation_s() < 60
+
+
 @pytest.mark.parametrize(
     ("fault", "verdict"),
     [("illegal_address", Verdict.CRASHED), ("hangs", Verdict.TIMED_OUT), ("wrong", Verdict.WRONG_RESULT)],

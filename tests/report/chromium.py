@@ -25,7 +25,9 @@ def executable() -> str | None:
 class Page:
     """One page in a browser of its own. `logged` and `requested` collect what it did."""
 
-    def __init__(self, path: Path, *, dark: bool = False, width: int = 1360, height: int = 900) -> None:
+    def __init__(
+        self, path: Path, *, dark: bool = False, width: int = 1360, height: int = 900, phone: bool = False
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.logged: list[str] = []
         self.requested: list[str] = []
@@ -58,7 +60,9 @@ class Page:
             self.call(f"{domain}.enable")
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        if phone:
+            width, height = 390, 844
+        size = {"width": width, "height": height, "deviceScaleFactor": 1 + phone, "mobile": phone}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         self.call("Page.navigate", url=path.resolve().as_uri())
         self.wait("document.readyState === 'complete'")

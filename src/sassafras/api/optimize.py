@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -14,6 +15,8 @@ from sassafras import search
 from sassafras.cluster import Pool
 from sassafras.cluster.islands import IslandsJob, PoolDevice
 from sassafras.core import Budget, Device, DeviceError, Kernel, SearchError, Space, Workload
+from sassafras.cuda import ahead
+from sassafras.frontend.limit import COMPILE_SECONDS, within
 from sassafras.frontend.ptxas_options import of as ptxas_option_space
 from sassafras.jobs.job import Job
 from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, open_device, opened_store
@@ -54,6 +57,7 @@ def optimize(
     cluster: str | None = None,
     workers: int | None = None,
     check: bool = True,
+    compile_timeout: float = COMPILE_SECONDS,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
     **kwargs: Any,
@@ -73,8 +77,9 @@ def optimize(
         settings: fields of a strategy given by name or class.
         preset: a paper's protocol instead of a strategy: ``"cuasmrl"`` or ``"sip"``; `settings` change it.
         budget: for example ``"60s"``, ``"3000e"`` (evaluations), ``"60s,3000e"``; None: the
-            preset's, or that of `effort`.
-        effort: ``"quick"`` (10 s), ``"normal"`` (60 s) or ``"full"`` (10 min) of search.
+            preset's, or that of `effort`. Seconds are the whole wait: at least half of them are searched,
+            and ten more, or a third of a long budget, may be needed.
+        effort: ``"quick"`` (10 s), ``"normal"`` (60 s) or ``"full"`` (10 min).
         device: ``"cuda"``, ``"model"`` (the timing model, no GPU), ``"auto"`` (CUDA where there is a GPU), or
             your own `Device`.
         seed: of everything random in the search.
@@ -93,14 +98,17 @@ def optimize(
         workers: how many of them to use, by default all.
         check: before a modelled run, check the case in Triton's interpreter (`sassafras.check`), and refuse
             what is wrong; a GPU checks by itself.
+        compile_timeout: seconds that the kernel's compilation may take.
         progress: called after each new outcome.
         stage: called with a line of text when another part of the work begins.
 
     Raises:
         SassafrasError: one of its subclasses, with what is wrong, where, and what to do.
     """
-    asked = locals()
+    asked, began = locals(), time.monotonic()
     say = stage or (lambda text: None)
+    if cluster is None:
+        ahead.begin(device)
     if workers is not None and cluster is None:
         raise SearchError("there are workers only in a cluster", hint="--cluster auto, or HOST:PORT")
     if preset is not None:
@@ -120,9 +128,8 @@ def optimize(
         target = of_launch(target, args, kwargs, given, device if isinstance(device, str) else "auto", arch)
     elif args or kwargs:
         raise TypeError(f"optimize() takes no {', '.join(kwargs) or 'further arguments'} with this target")
-    workload = load_workload(target)
-    which = workload.case(case)
     with ExitStack() as stack:
+        stack.callback(ahead.drop)
         pool = None if cluster is None else stack.enter_context(_pool(cluster, device, workers))
         opened: Device
         if pool is not None and pool.device == "cuda":
@@ -130,13 +137,20 @@ def optimize(
         else:
             opened = open_device(device, arch)
         stack.enter_context(closing(opened))
+        workload = load_workload(target)  # after the device, whose processes import meanwhile
+        which = workload.case(case)
         kept = stack.enter_context(opened_store(store))
         say(f"compiling {workload.name} {which.name}")
         chosen_arch = arch or getattr(opened, "arch", None) or DEFAULT_ARCH
         tool = {} if ptxas is None else {"ptxas": str(ptxas)}
         notes: tuple[str, ...] = ()
         if ptxas_options is None:
-            baseline = workload.build(which, chosen_arch, **tool)
+            baseline = within(
+                compile_timeout,
+                lambda: workload.build(which, chosen_arch, **tool),
+                f"{workload.name}, case {which.name}",
+                "--compile-timeout SECONDS, or compile_timeout=, allows more",
+            )
         else:
             made_by, note = load_ptxas_options(
                 ptxas_options, lambda tools: ptxas_option_space(workload, which, chosen_arch, tools)
@@ -151,6 +165,7 @@ def optimize(
             make = informed(make, workload, which)
         kind = Job if pool is None else partial(IslandsJob, pool=pool, make_space=make)
         job = kind(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
+        job.began = began if pool is None else None  # an island's budget is its search's
         result = job.stored_result(fresh)
         if result is None:
             if check and opened.modelled and pool is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 __all__ = ["main"]
 
 
@@ -9,4 +11,7 @@ def main() -> None:
     """Entry point of the ``sassafras`` program."""
     from .app import app
 
-    app()
+    try:
+        app()
+    finally:
+        gc.freeze()  # else the interpreter's end collects PyTorch's and numba's objects for a second

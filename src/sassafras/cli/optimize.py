@@ -56,6 +56,9 @@ def command(
     cluster: options.Cluster = None,
     workers: options.Workers = None,
     check: Annotated[bool, typer.Option(help="Check the workload before a modelled run.")] = True,
+    compile_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds that the compilation of the kernel may take.")
+    ] = 300.0,
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
@@ -64,6 +67,10 @@ def command(
     Ctrl-C keeps the best so far (exit code 130); the same command resumes. Without a GPU the timing model
     judges, and the result says so. Several targets or --case all end in a table.
     """
+    from sassafras.cuda.ahead import begin
+
+    if cluster is None:
+        begin(device)  # processes with PyTorch, while this one imports
     from sassafras.api.optimize import optimize
     from sassafras.api.optimize_all import optimize_all
     from sassafras.core import SearchError

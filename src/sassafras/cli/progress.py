@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from sassafras.core import Outcome
     from sassafras.search import Progress
 
-#: seconds between two lines: on a terminal, elsewhere
-LIVE_SECONDS, PLAIN_SECONDS = 0.1, 10.0
+#: seconds between two lines: on a terminal, elsewhere; and elsewhere to the first of a stage
+LIVE_SECONDS, PLAIN_SECONDS, FIRST_SECONDS = 0.1, 10.0, 2.0
 
 
 class Show:
@@ -44,7 +44,7 @@ class Show:
         """Another part of the work begins."""
         if not self._quiet:
             self._console.print(text, style="dim", markup=False)
-        self._last = 0.0 if self._live is not None else time.monotonic()
+        self._last = 0.0 if self._live is not None else time.monotonic() - PLAIN_SECONDS + FIRST_SECONDS
 
     def progress(self, event: Progress) -> None:
         """A new outcome."""
@@ -62,17 +62,23 @@ class Show:
 
 
 def line(event: Progress) -> str:
-    """Elapsed, share of the budget, evaluations and their rate, verdicts, best with its interval."""
-    minutes, seconds = divmod(int(event.elapsed), 60)
+    """Time searched, share of the search, time left to the answer, evaluations and their rate, verdicts, best
+    with its interval."""
     parts = [
-        f"{minutes}:{seconds:02d} ({event.fraction:.0%})",
+        f"{_clock(event.elapsed)} ({event.fraction:.0%})",
         f"{event.evaluations:,} evaluations, {event.rate:,.0f}/s",
         _verdicts(event.verdicts),
         f"best {worth(event.best)}",
     ]
+    if event.left is not None:
+        parts.insert(1, f"about {_clock(event.left)} left")
     if event.replayed:
-        parts.insert(2, f"{event.replayed:,} from the store")
+        parts.insert(-2, f"{event.replayed:,} from the store")
     return " | ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def worth(outcome: Outcome) -> str:

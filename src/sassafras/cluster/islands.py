@@ -32,7 +32,7 @@ from sassafras.core import (
 )
 from sassafras.jobs.confirm import SELECTION_LEADERS
 from sassafras.jobs.job import Job
-from sassafras.search import Finished, Found, Progress, Recorded, Recorder
+from sassafras.search import Finished, Found, Progress, Recorded, Recorder, seconds_left
 
 from .payload import JobSubject, describe
 from .pool import Pool
@@ -314,12 +314,15 @@ def standing(islands: Sequence[Island], replayed: int, sitting: float) -> Progre
     total = sum(len(island.known) for island in islands)
     best = min((island.best for island in islands), key=_cost)
     assert best is not None
+    rate = (total - replayed) / sitting if sitting > 0 else 0.0
+    left = [seconds_left(i.budget, i.clock, len(i.known), rate / len(islands)) for i in islands]
     return Progress(
         max(island.clock for island in islands),
         total,
         replayed,
-        (total - replayed) / sitting if sitting > 0 else 0.0,
+        rate,
         dict(sum((island.verdicts for island in islands), Counter())),
         best,
         sum(island.fraction for island in islands) / len(islands),
+        max((seconds for seconds in left if seconds is not None), default=None),
     )

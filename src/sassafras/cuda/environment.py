@@ -66,18 +66,28 @@ def probe(in_process: bool = False) -> dict[str, Any]:
     }
 
 
+def begin_probe() -> None:
+    """Let `probe` begin in its subprocess, and do not wait for it."""
+    with contextlib.suppress(OSError):
+        _probing()
+
+
+@functools.lru_cache(maxsize=1)
+def _probing() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", _PROBE],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **package_path()},
+    )
+
+
 @functools.lru_cache(maxsize=1)
 def _probe_elsewhere() -> dict[str, Any]:
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _PROBE],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env={**os.environ, **package_path()},
-        )
-        return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+        printed, _ = _probing().communicate(timeout=60)
+        return dict(json.loads(printed.strip().splitlines()[-1]))
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
         return {"error": f"the CUDA driver could not be asked: {type(error).__name__}"}
 

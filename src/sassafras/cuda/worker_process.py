@@ -11,10 +11,13 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sassafras.core import DeviceError, Verdict
 from sassafras.cuda.frames import read_frame, write_frame
+
+if TYPE_CHECKING:
+    from sassafras.cuda.fork_server import ForkServer
 
 #: how often the parent looks at the worker's memory while it waits
 WATCH_SECONDS = 0.05
@@ -56,6 +59,7 @@ class WorkerProcess:
         memory_bytes: host memory (resident set) that it may hold; RLIMIT_AS is of no use with CUDA, which
             reserves address space by the hundred GiB.
         environment: further environment variables.
+        server: forks the worker, which its `module` and `environment` make; None: a new interpreter.
     """
 
     def __init__(
@@ -64,23 +68,28 @@ class WorkerProcess:
         *,
         memory_bytes: int = 32 << 30,
         environment: Mapping[str, str] | None = None,
+        server: ForkServer | None = None,
     ) -> None:
         self.memory_bytes = memory_bytes
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in kill)
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(to_read), str(to_write), str(os.getpid())],
-                pass_fds=(to_read, to_write),
-                stdin=subprocess.DEVNULL,
-                stdout=self._errors,
-                stderr=self._errors,
-                env={**os.environ, **package_path(), **(environment or {})},
-            )
-        except OSError as error:
+            if server is not None:
+                self._process: Any = server.fork((to_read, to_write, self._errors.fileno()))
+            else:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", module, str(to_read), str(to_write), str(os.getpid())],
+                    pass_fds=(to_read, to_write),
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._errors,
+                    stderr=self._errors,
+                    env={**os.environ, **package_path(), **(environment or {})},
+                )
+        except (OSError, DeviceError) as error:
             os.close(self._write)
             os.close(self._read)
+            self._errors.close()
             raise DeviceError(f"the worker process cannot be started: {error}") from error
         finally:
             os.close(to_read)
@@ -92,7 +101,7 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         """The worker's process id."""
-        return self._process.pid
+        return int(self._process.pid)
 
     @property
     def alive(self) -> bool:
@@ -180,15 +189,19 @@ class WorkerProcess:
         except (OSError, ValueError):
             return ""
 
-    def kill(self) -> None:
-        """SIGKILL at once; waits a moment for the system to take it away. Safe to call twice."""
+    def signal_kill(self) -> None:
+        """SIGKILL without a wait; `kill` is still to be called. Lets several workers end at a time."""
+        if not self._dead and self._process.poll() is None:
+            self._process.kill()
+
+    def kill(self, seconds: float = 0.3) -> None:
+        """SIGKILL at once; waits so long for the system to take it away. Safe to call twice."""
         if self._dead:
             return
+        self.signal_kill()
         self._dead = True
-        if self._process.poll() is None:
-            self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=0.3)
+            self._process.wait(timeout=seconds)
         self._close()
 
     def close(self, seconds: float = 5.0) -> None:

@@ -37,6 +37,7 @@ from sassafras.evaluate import KernelEvaluator
 from sassafras.frontend.description import describe
 from sassafras.jobs.confirm import leaders_of, remeasure, select
 from sassafras.jobs.result import Result
+from sassafras.jobs.waiting import confirmation_s, search_budget, with_confirmation
 from sassafras.search import Finished, Found, Progress, Recorded, Recorder, Strategy
 from sassafras.store import Store, redrawn_facts
 from sassafras.timing_model.evidence import correlation, refusal
@@ -79,6 +80,8 @@ class Job:
         about: notes that every result carries.
         judge: judges candidates by their results, where no proof relates them to the baseline (rewritten
             sources, other kernels); None: the validator proves every candidate before it runs.
+        began: when the user's wait began (`time.monotonic`), which a time budget limits; None: the budget
+            limits the search alone.
         run_id: the run in the store, once begun.
         final: the outcome that the result stands on.
         failed_later: verdicts of approved candidates that failed after the search.
@@ -96,6 +99,7 @@ class Job:
     say: Callable[[str], None]
     about: tuple[str, ...] = ()
     judge: Evaluator | None = None
+    began: float | None = None
     run_id: int | None = None
     final: Outcome | None = None
     failed_later: Counter[str] = field(default_factory=Counter)
@@ -173,10 +177,15 @@ class Job:
 
     def run(self, progress: Callable[[Progress], None] | None) -> Result:
         """Search, choose, prove, measure, keep."""
+        self.say("getting ready (the first use on a machine compiles for some seconds)")
+        if (prepare := getattr(self.device, "prepare", None)) is not None:
+            prepare(self.workload, self.case, self.baseline)
+            self._warm_up()  # meanwhile
         self.device.open(self.workload, self.case, self.baseline)
+        if (prefork := getattr(self.device, "prefork", None)) is not None:
+            prefork()
         if why := self._refusal():
             self.say(why)
-        self.say("getting ready (the first use on a machine compiles for some seconds)")
         found = self.search(progress)
         result = self._confirmed(found)
         if self.store is not None and self.run_id is not None:
@@ -194,31 +203,34 @@ class Job:
     ) -> Finished[Any]:
         """The search alone, on the open device; `recorder` is by default the store's run."""
         evaluator = self.judge or self._evaluator()
-        if self.judge is None:  # others build every candidate in a process of its own
-            self._warm_up()
+        self._warm_up()
+        if self.device.modelled and self.judge is None:
+            self.device.run(Candidate(self.baseline))
         if recorder is None and self.store is not None and self.run_id is not None:
             recorder = StoreRecorder(self.store, self.run_id)
-        self.say(f"searching {self.budget} with {self.strategy.name} on {self.device.name}")
+        reserved = confirmation_s(self.device)
+        budget = search_budget(self.budget, self.began, reserved, self.store, self.run_id)
+        self.say(f"searching {budget} with {self.strategy.name} on {self.device.name}")
         return search.run(
             self.strategy,
             self.space,
             evaluator,
-            self.budget,
+            budget,
             seed=self.seed,
             recorder=recorder,
-            progress=progress,
+            progress=with_confirmation(progress, reserved),
             keep=leaders_of(self.device),
             stop=stop,
         )
 
     def _warm_up(self) -> None:
-        """Let what is compiled on first use be compiled before the budget's clock starts."""
+        """Let what is compiled on first use be compiled before the search's clock starts."""
+        if self.judge is not None:
+            return  # others build every candidate in a process of its own
         state = self.space.start()
         move = self.space.sample(state, np.random.default_rng(0))
         if move is not None:
             self.space.candidate(self.space.apply(state, move))
-        if self.device.modelled:
-            self.device.run(Candidate(self.baseline))
 
     def _evaluator(self) -> Evaluator:
         validator = self._validator()
@@ -296,6 +308,8 @@ class Job:
                 f"the search's best re-{'drawn' if self.device.modelled else 'measured'} "
                 f"{1 / final.cost:.3f}x {final.interval}, not outside the null {final.null_interval}"
             )
+            if final.null_interval is not None:  # the null experiment of the baseline was made beside it
+                return self._result(found, found.baseline.candidate, notes, improved=False, final=final)
             break
         self.say(f"{doing} the null experiment in {how}")
         final = remeasure(self.device, found.baseline.candidate)
@@ -323,6 +337,7 @@ class Job:
         measured = final if isinstance(final, Evaluation) and final.verdict.ok else None
         ratio = None if final.cost is None else 1 / final.cost
         interval = final.interval if final.cost is not None else None
+        own = improved or final.digest == self.baseline.digest
         if not improved:
             ratio, interval = 1.0, Interval(1.0, 1.0)  # the baseline is itself, byte for byte
         known = correlation(self.workload.name, self.case.name) if modelled else None
@@ -349,8 +364,8 @@ class Job:
             null=None if final.cost is None else final.null,
             null_interval=None if final.cost is None else final.null_interval,
             baseline_us=measured.baseline_us if measured else None,
-            time_us=measured.time_us if measured else None,
-            samples=measured.samples if measured else 0,
+            time_us=None if measured is None else measured.time_us if own else measured.baseline_us,
+            samples=measured.samples if measured and own else 0,
             modelled_ratio=ratio if modelled else None,
             correlation=known,
             evaluations=found.evaluations,
@@ -362,7 +377,7 @@ class Job:
             notes=(*self.about, *notes),
             recipe=dict(candidate.recipe) if improved else {},
             environment=self.device.environment(),
-            facts=dict(final.facts),
+            facts={**final.facts, **({} if own else {"measured": final.digest})},
             run=self.run_id,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             draws=final.draws if isinstance(final, Modelled) else 0,

@@ -12,6 +12,7 @@ from sassafras.capture.roles import roles
 from sassafras.core import Buffer, Case, DeviceError, SassafrasError, ToolMissing, Workload
 from sassafras.cuda.worker_process import WorkerProcess
 from sassafras.frontend.captured.workloads import CapturedBuilder
+from sassafras.frontend.limit import COMPILE_SECONDS, within
 from sassafras.frontend.triton import TritonBuilder
 from sassafras.targets import load
 
@@ -96,10 +97,11 @@ class Checker:
             wrong("role", "no buffer is an output: nothing that the kernel does would be compared")
         if not all(math.isfinite(n) and n >= 0 for n in (workload.tolerance.rtol, workload.tolerance.atol)):
             wrong("tolerance", "rtol and atol must be finite and not negative")
+        build, where = workload.build, f"{workload.name}, case {case.name}"
         try:
-            if isinstance(workload.build, TritonBuilder):
-                return workload.build.ttir(case, self.arch)
-            workload.build(case, self.arch)
+            if isinstance(build, TritonBuilder):
+                return within(COMPILE_SECONDS, lambda: build.ttir(case, self.arch), where)
+            within(COMPILE_SECONDS, lambda: build(case, self.arch), where)
         except ToolMissing as error:
             findings.append(Finding("unchecked", "compile", str(error), case.name))
         except SassafrasError as error:

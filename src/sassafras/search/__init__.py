@@ -5,7 +5,7 @@ from .contract import Evaluate, Found, Recorded, Recorder, Session, Strategy
 from .greedy import Greedy
 from .guided import Guided
 from .list_schedule import ListSchedule
-from .loop import Finished, Progress, run
+from .loop import Finished, Progress, run, seconds_left
 from .ppo import Ppo
 from .random_walk import RandomWalk
 from .registry import check_settings, get, names, parse_settings, preset, settings_of
@@ -33,5 +33,6 @@ __all__ = [
     "parse_settings",
     "preset",
     "run",
+    "seconds_left",
     "settings_of",
 ]

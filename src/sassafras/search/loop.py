@@ -41,6 +41,7 @@ class Progress:
         verdicts: outcomes by verdict (``modelled`` for an accepted modelled one).
         best: the best outcome so far.
         fraction: share of the budget spent, 0 to 1.
+        left: seconds to the end, by the clock or by the rate of evaluations; None where neither tells.
     """
 
     elapsed: float
@@ -50,6 +51,7 @@ class Progress:
     verdicts: Mapping[str, int]
     best: Outcome
     fraction: float
+    left: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,18 @@ class _Session(Generic[State]):
             dict(self.verdicts),
             self.best.outcome,
             self.progress,
+            seconds_left(self.budget, self.clock, len(self.seen), rate),
         )
+
+
+def seconds_left(budget: Budget, spent: float, evaluations: int, rate: float) -> float | None:
+    """Seconds to the end of a budget of which `spent` seconds and these evaluations are gone."""
+    ends = []
+    if budget.seconds is not None:
+        ends.append(budget.seconds - spent)
+    if budget.evaluations is not None and rate > 0:
+        ends.append((budget.evaluations - evaluations) / rate)
+    return max(min(ends), 0.0) if ends else None
 
 
 def run(

@@ -142,6 +142,12 @@ class Runs(Database):
                 (budget, dumps(result), run_id),
             )
 
+    def note(self, run_id: int, **facts: Any) -> None:
+        """Add to what a run ran on (`RunRecord.environment`), or change it. `facts` are JSON-able."""
+        environment = {**self.run(run_id).environment, **facts}
+        with self.transaction() as db:
+            db.execute("UPDATE runs SET environment = ? WHERE id = ?", (dumps(environment), run_id))
+
     def runs(self) -> list[RunRecord]:
         """Every run, oldest first."""
         return [_run(row) for row in self._all(f"SELECT {_RUN_COLUMNS} ORDER BY r.id")]

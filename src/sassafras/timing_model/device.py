@@ -27,12 +27,14 @@ from sassafras.sass import Program
 
 from . import simulate as sim
 from .constants import H200, Constants
-from .draws import Draws, DrawSet, redraw
+from .draws import REPORT_MOST, Draws, DrawSet, redraw
 from .kernel_model import KernelModel, UnknownWords
 
 #: raised when the same candidate would get another figure
 MODEL_VERSION = 3
 
+#: looks at leaders before one is chosen (`jobs.confirm.select`: 32, then half of them after each of 7 rounds)
+CONFIRMATION_LOOKS = 72
 #: copies whose reading is kept
 _COPIES = 4
 _ARCHES = ("sm_90", "sm_90a")
@@ -138,6 +140,13 @@ class ModelDevice:
             return dict(vars(new))
 
         return self._judged(candidate, found)
+
+    def confirmation_s(self) -> float:
+        """Seconds that a search's confirmation will take at most, by the time of a few draws."""
+        count, began = 4, time.perf_counter()
+        self.drawn(Candidate(self.model.kernel), DrawSet.OTHER, 0, count)
+        a_draw = (time.perf_counter() - began) / count
+        return a_draw * (CONFIRMATION_LOOKS * self.draws.a_look + 3 * REPORT_MOST)
 
     def drawn(self, candidate: Candidate, part: DrawSet, begin: int, end: int) -> np.ndarray:
         """Cycles of a schedule on draws `begin` to `end` of one set: float64.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -20,6 +21,19 @@ def arch_of(capability: tuple[int, int]) -> str:
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
+#: arch -> the compiled kernels that this process was given
+given_cubins: dict[str, bytes] = {}
+
+
+@lru_cache(maxsize=1)
+def checker_cubin(arch: str) -> bytes:
+    """The worker's own kernels, compiled for `arch`; NVRTC takes a second or two."""
+    if arch in given_cubins:
+        return given_cubins[arch]
+    source = files(__package__).joinpath("kernels.cu").read_text(encoding="utf-8")
+    return compile_cuda(source, arch)
+
+
 class Checker:
     """Comparisons write to slots on the GPU; `failures` reads them all back at once.
 
@@ -32,8 +46,7 @@ class Checker:
         import torch
 
         self.gpu = gpu
-        source = files(__package__).joinpath("kernels.cu").read_text(encoding="utf-8")
-        self.cubin = compile_cuda(source, arch_of(gpu.capability))
+        self.cubin = checker_cubin(arch_of(gpu.capability))
         self._compare = gpu.load(self.cubin, "sassafras_compare")
         self._scrub = gpu.load(self.cubin, "sassafras_scrub")
         self._read = gpu.load(self.cubin, "sassafras_read")

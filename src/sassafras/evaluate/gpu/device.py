@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sassafras.core import Candidate, Case, DeviceError, Evaluation, Kernel, Verdict, Workload
+from sassafras.cuda import ahead
 from sassafras.cuda.environment import available, clocks, environment, probe
+from sassafras.cuda.fork_server import ForkServer
 from sassafras.cuda.worker_process import WorkerDied, WorkerProcess
 
+from .fresh_processes import end, in_turn
 from .protocol import WORKER, JudgeSettings, kernel_facts
 from .reports import (
     SampleReport,
@@ -26,6 +31,8 @@ from .reports import (
 #: one slice of sampling; the worker answers after each, so that a hang is noticed
 _SLICE_SECONDS = 2.0
 _SPECIAL_EVERY = 16
+#: fresh processes of a re-measurement, and seconds that one of them measures
+PROCESSES, MEASURE_S = 5, 0.7
 #: how often a candidate is judged again whose worker was killed from outside: no kernel sends SIGKILL
 _KILLED_AGAIN = 2
 
@@ -67,6 +74,8 @@ class CudaDevice:
     """
 
     modelled = False
+    #: the module that its worker processes run
+    worker = WORKER
 
     def __init__(
         self,
@@ -78,12 +87,23 @@ class CudaDevice:
         bitwise: bool = True,
     ) -> None:
         self.name, self.arch = self._find()
+        self._server: ForkServer | None = None
+        self._serve()
+        # nvidia-smi, ptxas and git are asked while the caller compiles
+        asking = ThreadPoolExecutor(1)
+        self._environment = asking.submit(environment)
+        asking.shutdown(wait=False)
         self.limits = limits or Limits()
         self._settings = JudgeSettings(seeds, first_seed(bitwise), bitwise, self.limits.candidate_s)
         self.pairs, self._stop_above = pairs, stop_above
         self._worker: WorkerProcess | None = None
         self._opening = False
         self._what: tuple[Workload, Case, Kernel] | None = None
+        self._prepared = False
+        #: workers that wait for a re-measurement, with the workload imported
+        self._spare: list[WorkerProcess] = []
+        #: seconds that the last opening took in the worker
+        self._open_s = 0.0
         self.facts: dict[str, Any] = {}
         #: the worker's raw answer to the last `run`: times of every pair, milliseconds of every phase
         self.last_answer: dict[str, Any] = {}
@@ -101,8 +121,18 @@ class CudaDevice:
         found = probe()
         return str(found["gpu"]), str(found["arch"])
 
+    def _serve(self) -> None:
+        """Have a fork server, also after `close`; without one, each worker is started by itself."""
+        if self._server is None:
+            with contextlib.suppress(DeviceError):
+                self._server = ahead.server(self.worker)
+
     def _new_worker(self) -> WorkerProcess:
-        return WorkerProcess(WORKER, memory_bytes=self.limits.host_bytes)
+        """A fresh process without a CUDA context: forked, or started where the fork server is gone."""
+        if self._server is not None and self._server.alive:
+            with contextlib.suppress(DeviceError):
+                return WorkerProcess(self.worker, memory_bytes=self.limits.host_bytes, server=self._server)
+        return WorkerProcess(self.worker, memory_bytes=self.limits.host_bytes)
 
     # -- opening ------------------------------------------------------------------------------------------
 
@@ -113,12 +143,21 @@ class CudaDevice:
             DeviceError: the workload cannot be loaded again (`source` missing), the baseline differs from its
                 reference, does not fit, or the GPU is unusable.
         """
+        what = self._what or (None, None, None)
+        if not self._prepared or what[0] is not workload or what[1] is not case or what[2] is not baseline:
+            self.prepare(workload, case, baseline)
+        self._prepared = False
+        self._ready()
+
+    def prepare(self, workload: Workload, case: Case, baseline: Kernel) -> None:
+        """Begin what `open` ends, and do not wait for it. Raises DeviceError: `source` is missing."""
         if not workload.source:
             raise DeviceError(
                 "a GPU worker loads the workload again from its file, and this one has none",
                 where=workload.name,
                 hint="load it with sassafras.targets.load('file.py:attribute')",
             )
+        self._serve()
         same_worker = self._worker is not None and self._worker.alive and not self._opening
         self._what = (workload, case, baseline)
         if same_worker and self._worker is not None:
@@ -127,7 +166,26 @@ class CudaDevice:
         else:
             self._stop()
             self._start()
-        self._ready()
+        self._prepared = True
+
+    def prefork(self) -> None:
+        """Fork the processes of a re-measurement, which import the open workload and make no context yet."""
+        workload, _, _ = self._opened()
+        with contextlib.suppress(DeviceError):  # a re-measurement forks what is missing
+            while self._server is not None and self._server.alive and len(self._spare) < PROCESSES:
+                self._spare.append(self._new_worker())
+                self._spare[-1].send("load", source=workload.source)
+
+    def _fresh(self) -> WorkerProcess:
+        """A process without a context, one of `prefork` if there is one that could load the workload."""
+        while self._spare:
+            worker = self._spare.pop(0)
+            try:
+                worker.receive(self.limits.open_s)
+                return worker
+            except DeviceError:
+                worker.kill()
+        return self._new_worker()
 
     def _start(self) -> None:
         self._worker = self._new_worker()
@@ -164,6 +222,7 @@ class CudaDevice:
                 assert self._worker is not None
                 if self._opening:
                     self.facts = self._worker.receive(self.limits.open_s)
+                    self._open_s = float(self.facts["seconds_in_worker"])
                     self._opening = False
                 return self._worker
             except DeviceError as error:
@@ -185,11 +244,12 @@ class CudaDevice:
 
     def close(self) -> None:
         """Give everything back; safe to call twice."""
-        if self._worker is not None:
-            self._worker.close()
-        self._worker = None
-        self._opening = False
-        self._what = None
+        end(self._spare)
+        self._stop()  # a GPU process takes a second to end by itself, and has nothing to save
+        if self._server is not None:
+            self._server.close()
+        self._server = self._what = None
+        self._prepared = False
 
     def __enter__(self) -> CudaDevice:
         return self
@@ -245,8 +305,13 @@ class CudaDevice:
             self._replace()
         return evaluation
 
+    def confirmation_s(self) -> float:
+        """Seconds that `remeasure` and the choice before it will take: processes open at a time, as long as
+        this worker's opening took, and measure one after another."""
+        return 1.0 + 1.2 * self._open_s + MEASURE_S * PROCESSES
+
     def remeasure(
-        self, candidate: Candidate, *, processes: int = 5, rounds: int = 100, cold_l2: bool = True
+        self, candidate: Candidate, *, processes: int = PROCESSES, rounds: int = 100, cold_l2: bool = True
     ) -> Evaluation:
         """Measure a frozen candidate in fresh processes, beside the A/A control: the figure to report.
 
@@ -264,17 +329,18 @@ class CudaDevice:
         self._ready()
         begin = time.perf_counter()
         workers: list[WorkerProcess] = []
-        before = clocks()
         try:
             for index in range(max(1, processes)):
                 seed = self._settings.base_seed + 5000 + 100 * index
-                workers.append(self._new_worker())
+                workers.append(self._fresh())
                 settings = replace(self._settings, base_seed=seed, cases=self.facts["cases"])
                 self._send_open(workers[-1], settings, candidate.kernel)
-            answers = self._in_turn(workers, candidate, rounds, cold_l2)
+            before = clocks()  # nvidia-smi, while the workers open
+            limits = self.limits.open_s, self.limits.candidate_s + 30.0
+            answers = in_turn(workers, candidate, limits, rounds=rounds, cold_l2=cold_l2)
         finally:
-            for worker in workers:
-                worker.kill()
+            count = len(workers)
+            end(workers)
         facts = {
             "device": self.name,
             "case": case.name,
@@ -283,45 +349,10 @@ class CudaDevice:
             "clocks_after": clocks(),
             "cases_checked": self.facts.get("cases", []),
             "notes": self.facts.get("notes", []),
-            "processes_asked": len(workers),
+            "processes_asked": count,
+            "open_s": self._open_s,
         }
         return frozen_evaluation(candidate, answers, time.perf_counter() - begin, facts)
-
-    def _in_turn(
-        self, workers: Sequence[WorkerProcess], candidate: Candidate, rounds: int, cold_l2: bool
-    ) -> list[dict[str, Any]]:
-        """The answers of fresh workers, or the first that is no measurement, alone."""
-        for worker in workers:
-            answer = self._guarded(worker, None, candidate, rounds, cold_l2)
-            if answer["verdict"] != Verdict.CORRECT:
-                return [answer]
-        answers = []
-        for worker in workers:
-            if worker.alive:  # what ended meanwhile was killed from outside
-                answers.append(self._guarded(worker, "measure", candidate, rounds, cold_l2))
-                if answers[-1]["verdict"] != Verdict.CORRECT:
-                    return answers[-1:]
-        return answers or [{"verdict": Verdict.CRASHED, "detail": "no process was left to measure it"}]
-
-    def _guarded(
-        self, worker: WorkerProcess, do: str | None, candidate: Candidate, rounds: int, cold_l2: bool
-    ) -> dict[str, Any]:
-        """Wait for a fresh worker's ``open`` (`do` None) or ask it to measure; a verdict in every case."""
-        try:
-            if do is None:
-                return {"verdict": Verdict.CORRECT, **worker.receive(self.limits.open_s)}
-            return worker.ask(
-                do,
-                self.limits.candidate_s + 30.0,
-                [candidate.kernel.cubin],
-                kernel=kernel_facts(candidate.kernel),
-                rounds=rounds,
-                cold_l2=cold_l2,
-            )
-        except DeviceError as error:
-            if error.verdict is None:
-                raise
-            return {"verdict": error.verdict, "detail": str(error)}
 
     def sample(
         self,
@@ -375,7 +406,7 @@ class CudaDevice:
 
     def environment(self) -> dict[str, Any]:
         """What every result file must embed: GPU, driver, CUDA, ptxas, versions, clocks, commit, date."""
-        return environment()
+        return dict(self._environment.result())
 
 
 def _killed_from_outside(error: DeviceError) -> bool:

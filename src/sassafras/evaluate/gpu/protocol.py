@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sassafras.core import Kernel
+from sassafras.cuda.ahead import GPU_WORKER
 
 #: the module that a GPU's worker process runs
-WORKER = "sassafras.evaluate.gpu.worker"
+WORKER = GPU_WORKER
 #: what of a kernel's ``meta`` belongs to its launch: a grid instead of the case's, values of further
 #: parameters, tensor maps (`tensor_maps`), and whether it may start before the launch ahead has ended
 LAUNCH_FACTS = ("grid", "scalars", "tensor_maps", "overlap")

@@ -1,12 +1,15 @@
 """The worker process: owns the GPU, answers one request at a time, may die.
 
-Started as ``python -m sassafras.evaluate.gpu.worker READ_FD WRITE_FD PARENT``. The protocol has
-descriptors of its own, so that whatever a library prints cannot garble it.
+Started as ``python -m sassafras.evaluate.gpu.worker READ_FD WRITE_FD PARENT``, or forked by a fork server.
+The protocol has descriptors of its own, so that whatever a library prints cannot garble it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from importlib import import_module
 from typing import Any
 
 from sassafras.core import DeviceError
@@ -15,7 +18,7 @@ from sassafras.cuda.environment import probe
 from sassafras.cuda.idle import Idle
 from sassafras.cuda.worker_loop import Answer, Handler, serve
 
-from .compare import Checker
+from .compare import Checker, checker_cubin, given_cubins
 from .protocol import JudgeSettings, kernel_from_facts
 
 
@@ -28,6 +31,7 @@ class GpuWorker:
         self._samplers: dict[str, Any] = {}
         self._workloads: dict[str, Any] = {}
         self.handlers: dict[str, Handler] = {
+            "load": self._load,
             "open": self._open,
             "run": self._run,
             "measure": self._measure,
@@ -51,16 +55,23 @@ class GpuWorker:
             self._idle = Idle(gpu, Checker(gpu).cubin)
         return {"gaps_ns": self._idle.look()}
 
-    def _open(self, message: Answer, blobs: list[bytes]) -> Answer:
+    def _loaded(self, source: str) -> Any:
         from sassafras.targets import load
 
+        if source not in self._workloads:
+            self._workloads[source] = load(source)
+        return self._workloads[source]
+
+    def _load(self, message: Answer, blobs: list[bytes]) -> Answer:
+        """The workload's file, imported ahead of its opening."""
+        self._loaded(message["source"])
+        return {}
+
+    def _open(self, message: Answer, blobs: list[bytes]) -> Answer:
         _no_gpu_reason()
         from .judge import KernelJudge
 
-        source = message["source"]
-        if source not in self._workloads:
-            self._workloads[source] = load(source)
-        workload = self._workloads[source]
+        workload = self._loaded(message["source"])
         cold = message.get("cold")
         self._bench = None
         self._bench = KernelJudge(
@@ -115,5 +126,35 @@ def _no_gpu_reason() -> None:
         )
 
 
+def preload() -> None:
+    """What a fork server does for its workers: imports, and the worker's own kernels, compiled for this GPU.
+
+    CUDA that is initialised here would be unusable in every worker: a process of its own asks for the GPU's
+    architecture, and runs NVRTC meanwhile.
+    """
+    to_read, to_write = os.pipe()
+    if not (child := os.fork()):
+        try:
+            arch = probe(in_process=True)["arch"]
+            with os.fdopen(to_write, "wb") as answer:
+                answer.write(arch.encode() + b"\n" + checker_cubin(arch))
+        finally:
+            os._exit(0)  # an empty answer: each worker compiles for itself, and says what is wrong
+    os.close(to_write)
+    for module in ("torch", "triton", "sassafras.targets", f"{__package__}.judge"):
+        with contextlib.suppress(ImportError):  # a worker says what is missing
+            import_module(module)
+    with os.fdopen(to_read, "rb") as answer:
+        arch, _, cubin = answer.read().partition(b"\n")
+    os.waitpid(child, 0)
+    if cubin:
+        given_cubins[arch.decode()] = cubin
+
+
+def main() -> int:
+    """Serve the descriptors in ``sys.argv``; the exit status."""
+    return serve(GpuWorker().handlers)
+
+
 if __name__ == "__main__":
-    sys.exit(serve(GpuWorker().handlers))
+    sys.exit(main())

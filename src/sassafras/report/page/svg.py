@@ -11,6 +11,8 @@ from .gather import MeasuredRow, Node, RunView
 Point = tuple[int, float]
 #: classes of line and fill colours, in order of use
 SERIES = 8
+#: pixels on a chart's right for the numbers of its curves
+RIGHT = 44
 #: pixels between two generations of a tree
 _COLUMN = 215
 
@@ -23,6 +25,26 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     step *= next(m for m in (1, 2, 2.5, 5, 10) if step * m >= raw)
     first = math.ceil(low / step - 1e-9)
     return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def exactly(values: Sequence[float]) -> list[str]:
+    """Ticks as text, all with as many decimals as the finest of them needs: 1.0025, not 1.002."""
+    decimals = next(d for d in range(12) if all(abs(round(v, d) - v) < 1e-9 for v in values) or d == 11)
+    return [f"{value:,.{decimals}f}" for value in values]
+
+
+def apart(places: Sequence[float], low: float, high: float, gap: float = 12.0) -> list[float]:
+    """Places for labels near these, `gap` apart (less where they would not fit), from `low` to `high`."""
+    gap = min(gap, (high - low) / max(len(places) - 1, 1))
+    order = sorted(range(len(places)), key=lambda n: places[n])
+    found = [min(max(place, low), high) for place in places]
+    for rank, n in enumerate(order):  # down from the top, then up from the bottom
+        least = low if not rank else found[order[rank - 1]] + gap
+        found[n] = max(found[n], least)
+    for rank, n in reversed(list(enumerate(order))):
+        most = high if rank == len(order) - 1 else found[order[rank + 1]] - gap
+        found[n] = min(found[n], most)
+    return found
 
 
 def number(value: float) -> str:
@@ -61,7 +83,7 @@ def curve_scales(
     top = max([bottom + 0.01, *(run.curve[-1][2] for run in runs)])
     pad = 0.08 * (top - bottom)
     y = Scale(bottom - pad, top + pad, height - 34, 10)
-    return Scale(0, right, 52, width - 14), y, ticks(bottom, top + pad)
+    return Scale(0, right, 58, width - RIGHT), y, ticks(bottom, top + pad)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,55 @@
+"""The benchmark of budgets: a row is a command's wall time, the summary its worst."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import budget
+
+
+def test_rows_are_kept_summed_up_and_not_measured_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["budget.py", "--seconds", "4", "--only", "softmax", "--device", "model", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    budget.main()
+    (line,) = (tmp_path / "budget.rows.jsonl").read_text().splitlines()
+    row = json.loads(line)["row"]
+    assert row["kernel"] == "softmax" and row["modelled"] and 2.0 <= row["search_s"] < 4.0
+    assert row["search_s"] < row["wall_s"] and row["excess_s"] == pytest.approx(row["wall_s"] - 4)
+    assert any(text.startswith("searching 2") for _, text in row["stages"])
+    found = json.loads((tmp_path / "budget.json").read_text())
+    assert found["summary"]["modelled_worst_excess_s"] == row["excess_s"] and len(found["rows"]) == 1
+
+    monkeypatch.setattr(sys, "argv", [*words, "--with", str(tmp_path / "budget.json")])
+    budget.main()
+    assert json.loads((tmp_path / "budget.json").read_text())["rows"] == found["rows"]
+
+
+def test_the_summary_is_of_the_worst_row() -> None:
+    short = {"budget_s": 10.0, "modelled": False, "search_s": 6.0, "wall_s": 17.0, "excess_s": 7.0}
+    rows = [
+        {**short, "kernel": "a", "processes": 5},
+        {**short, "kernel": "b", "processes": 4, "search_s": 5.0, "excess_s": 9.0},
+        {**short, "kernel": "c", "processes": 5, "budget_s": 120.0, "wall_s": 150.0, "excess_s": 30.0},
+        {**short, "kernel": "d", "error": "died"},
+    ]
+    assert budget.summarise(rows) == {
+        "rows": 4,
+        "failed": ["d"],
+        "worst_excess_s": 9.0,
+        "least_search_share": 0.5,
+        "worst_ratio_long": 1.25,
+        "least_processes": 4,
+    }
+
+
+def test_a_kernel_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["budget.py", "--only", "softmax,nothing"])
+    with pytest.raises(SystemExit, match="no kernel of the suite: nothing"):
+        budget.main()
