@@ -16,7 +16,6 @@ import pytest
 
 from sassafras import Kernel, Modelled, Store, suite
 from sassafras.core import Candidate
-
 from tests.cli.in_process import sassafras
 
 
