@@ -1,4 +1,4 @@
-"""The program as a user runs it: real processes, real cubins."""
+"""The program as a user runs it: on real cubins, and in real processes where the process matters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pytest
 
 from sassafras import Kernel, Modelled, Store, suite
 from sassafras.core import Candidate
+from tests.cli.in_process import sassafras
 
 
-def sassafras(
-    *arguments: str | Path, store: Path | None = None, timeout: float = 120
-) -> tuple[int, str, str]:
+def program(*arguments: str | Path, store: Path | None = None, timeout: float = 120) -> tuple[int, str, str]:
+    """A process of its own: exit status, stdout, stderr."""
     environment = os.environ | ({"SASSAFRAS_STORE": str(store)} if store else {})
     environment.pop("SASSAFRAS_DEBUG", None)
     done = subprocess.run(
@@ -42,7 +42,7 @@ def cubin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_version_and_help() -> None:
     import sassafras as package
 
-    assert sassafras("version") == (0, package.__version__ + "\n", "")
+    assert program("version") == (0, package.__version__ + "\n", "")
     code, out, _ = sassafras("--help")
     assert code == 0
     for command in ("optimize", "doctor", "store", "latency", "validate", "disasm", "suite", "version"):
@@ -74,16 +74,16 @@ def test_every_command_explains_all_of_its_options_in_full() -> None:
 
 
 def test_starting_up_imports_nothing_heavy() -> None:
-    program = (
+    text = (
         "import sys; from sassafras.cli.app import app; import sassafras;"
         "print([m for m in ('torch','triton','numba','cuda','numpy','rich.live') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_doctor_says_what_is_there() -> None:
-    code, out, _ = sassafras("doctor")
+    code, out, _ = program("doctor")
     assert code == 0
     assert re.search(r"found +nvdisasm +\d+\.\d+", out) and re.search(r"found +triton +\d+\.\d+", out)
     assert "optimize on the timing model: yes" in out
@@ -159,13 +159,14 @@ def test_disasm_prints_every_instruction(cubin: Path) -> None:
     ],
 )
 def test_errors_are_one_clear_line(tmp_path: Path, arguments: list[str], message: str) -> None:
-    code, out, err = sassafras(*arguments, store=tmp_path / "none.sqlite")
+    run = program if arguments[0] == "disasm" else sassafras
+    code, out, err = run(*arguments, store=tmp_path / "none.sqlite")
     assert code == 2 and out == ""
     assert re.match(message, err) and err.count("\n") == 1 and "Traceback" not in err
 
 
 def test_debug_shows_the_traceback() -> None:
-    code, _, err = sassafras("disasm", "no/such.cubin", "--debug")
+    code, _, err = program("disasm", "no/such.cubin", "--debug")
     assert code == 1 and "Traceback" in err and "no/such.cubin" in err
 
 
@@ -181,7 +182,7 @@ def test_store_commands(tmp_path: Path) -> None:
         outcome = Modelled(tuned.digest, None, 90.0, 99.0)
         store.record(run, tuned, outcome)
         store.save_modelled_winner(kernel, tuned, outcome, model="timing model", workload="w", case="c")
-    code, out, _ = sassafras("store", "list", store=path)
+    code, out, _ = program("store", "list", store=path)
     assert code == 0 and "modelled only (not measured)" in out and "1.100x" in out and "can be resumed" in out
     assert "tuned kernels (measured)" not in out
     code, out, _ = sassafras("store", "list", "--json", store=path)

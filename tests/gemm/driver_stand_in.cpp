@@ -58,14 +58,29 @@ void store(uint16_t *at, float value, bool bf16) {
 }
 struct Matrix { uint16_t *at; long s0, s1, apart; };
 
-void gemm(const Matrix &a, const Matrix &b, const Matrix &c, long m, long n, long k, bool bf16) {
-    for (long i = 0; i < m; ++i)
-        for (long j = 0; j < n; ++j) {
-            float sum = 0;
-            for (long l = 0; l < k; ++l)
-                sum += load(a.at + i * a.s0 + l * a.s1, bf16) * load(b.at + j * b.s0 + l * b.s1, bf16);
-            store(c.at + i * c.s0 + j * c.s1, sum, bf16);
+std::vector<float> widened(const uint16_t *at, long rows, long columns, long s0, long s1, bool bf16) {
+    std::vector<float> wide((size_t)(rows * columns));
+    for (long i = 0; i < rows; ++i)
+        for (long j = 0; j < columns; ++j) wide[(size_t)(i * columns + j)] = load(at + i * s0 + j * s1, bf16);
+    return wide;
+}
+// (m, n) sums over l of a[i, l] * b[j, l], each in the order of l; its columns are added up side by side, which is quick
+[[gnu::optimize("O3")]] std::vector<float> products(const Matrix &a, const Matrix &b, long m, long n, long k, bool bf16) {
+    const std::vector<float> left = widened(a.at, m, k, a.s0, a.s1, bf16), right = widened(b.at, k, n, b.s1, b.s0, bf16);
+    std::vector<float> found((size_t)(m * n));
+    for (long i = 0; i < m; ++i) {
+        float *const sums = found.data() + i * n;
+        for (long l = 0; l < k; ++l) {
+            const float factor = left[(size_t)(i * k + l)], *const line = right.data() + l * n;
+            for (long j = 0; j < n; ++j) sums[j] += factor * line[j];
         }
+    }
+    return found;
+}
+void gemm(const Matrix &a, const Matrix &b, const Matrix &c, long m, long n, long k, bool bf16) {
+    const std::vector<float> sums = products(a, b, m, n, k, bf16);
+    for (long i = 0; i < m; ++i)
+        for (long j = 0; j < n; ++j) store(c.at + i * c.s0 + j * c.s1, sums[(size_t)(i * n + j)], bf16);
 }
 struct Epilogue { const uint16_t *bias, *addend; float alpha, beta; int activation; long ld, step, matrices; };
 
@@ -79,19 +94,18 @@ float activated(float x, int which) {
 // swapped: the kernel's rows are C's columns
 void general(const Matrix &a, const Matrix &b, const Matrix &c, long m, long n, long k, bool bf16, bool swapped,
              const Epilogue &e) {
-    for (long z = 0; z < e.matrices; ++z)
+    for (long z = 0; z < e.matrices; ++z) {
+        const std::vector<float> sums = products({a.at + z * a.apart, a.s0, a.s1, 0}, {b.at + z * b.apart, b.s0, b.s1, 0},
+                                                 m, n, k, bf16);
         for (long i = 0; i < m; ++i)
             for (long j = 0; j < n; ++j) {
                 const long row = swapped ? j : i, column = swapped ? i : j;
-                float sum = 0;
-                for (long l = 0; l < k; ++l)
-                    sum += load(a.at + z * a.apart + i * a.s0 + l * a.s1, bf16) *
-                           load(b.at + z * b.apart + j * b.s0 + l * b.s1, bf16);
-                sum *= e.alpha;
+                float sum = e.alpha * sums[(size_t)(i * n + j)];
                 if (e.beta != 0) sum += e.beta * load(e.addend + z * e.step + row * e.ld + column, bf16);
                 if (e.bias) sum += load(e.bias + column, bf16);
                 store(c.at + z * c.apart + i * c.s0 + j * c.s1, activated(sum, e.activation), bf16);
             }
+    }
 }
 template <class T> T value(void **params, int i) { T v; std::memcpy(&v, params[i], sizeof v); return v; }
 } // namespace
@@ -265,14 +279,12 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
         const long parts = config->grid[2], each = 64 * scalar("tiles_per_slice", 0); // parts lie along z
         float *const sums = (float *)workspace;
         if (bad || !sums || parts < 2 || m < 1 || n < 1 || k < 1 || (parts - 1) * each >= k || parts * each < k) return INVALID;
-        for (long part = 0; part < parts; ++part)
-            for (long i = 0; i < m; ++i)
-                for (long j = 0; j < n; ++j) {
-                    float sum = 0;
-                    for (long l = part * each; l < k && l < (part + 1) * each; ++l)
-                        sum += load(a.at + i * a.s0 + l * a.s1, d.bf16) * load(b.at + j * b.s0 + l * b.s1, d.bf16);
-                    sums[(part * m + i) * n + j] = sum;
-                }
+        for (long part = 0; part < parts; ++part) {
+            const long first = part * each, size = first + each < k ? each : k - first;
+            const std::vector<float> part_sums =
+                products({a.at + first * a.s1, a.s0, a.s1, 0}, {b.at + first * b.s1, b.s0, b.s1, 0}, m, n, size, d.bf16);
+            std::memcpy(sums + part * m * n, part_sums.data(), part_sums.size() * sizeof(float));
+        }
         return 0;
     }
     if (const int at = index("workspace"); at >= 0)

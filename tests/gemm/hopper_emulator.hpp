@@ -603,8 +603,10 @@ template <int N> struct Products {
         if (p.a != a || p.b != b || p.n != N || p.accumulate != (accumulate != 0)) fail("a warpgroup's threads disagree on a product");
         p.d[index] = d;
         ++p.issued;
-        for (const auto &[other, values] : group.held)
-            if (other < d + N / 2 && d < other + values.size() && (other != d || values.size() != N / 2))
+        auto held = group.held.upper_bound(d); // they do not overlap: the last one that begins before, and those from here on
+        if (held != group.held.begin()) --held;
+        for (; held != group.held.end() && held->first < d + N / 2; ++held)
+            if (d < held->first + held->second.size() && (held->first != d || held->second.size() != N / 2))
                 fail("products of two widths share accumulators");
         if (!group.held.count(d)) {
             group.held[d].assign(d, d + N / 2);

@@ -72,14 +72,14 @@ def instrumented(shared: Path, sanitizer: str, changes: dict[str, str] | None = 
     for before, after in (changes or {}).items():
         assert files["launcher.hpp"].count(before) == 1, f"the text has no {before!r}"
         files["launcher.hpp"] = files["launcher.hpp"].replace(before, after)
-    files["driver_stand_in.cpp"] = (stand_in.HERE / "driver_stand_in.cpp").read_text()
     include = sysconfig.get_paths()["include"]
-    flags = f"-std=c++17 -O1 -g -fPIC -shared -fno-omit-frame-pointer -fsanitize={sanitizer}"
-    script = (
-        f"g++ {flags} -I{include} launcher.cpp -o launcher.so && g++ {flags} driver_stand_in.cpp -o driver.so"
-    )
-    folder = compiled(shared, files, ["sh", "-c", script])
-    return {"launcher": str(folder / "launcher.so"), "driver": str(folder / "driver.so")}
+    flags = f"-std=c++17 -O1 -g -fPIC -shared -fno-omit-frame-pointer -fsanitize={sanitizer}".split()
+    driver = {"driver_stand_in.cpp": (stand_in.HERE / "driver_stand_in.cpp").read_text()}
+    made = {}
+    for name, sources in (("launcher", files), ("driver", driver)):
+        command = ["g++", *flags, f"-I{include}", next(iter(sources)), "-o", f"{name}.so"]
+        made[name] = str(compiled(shared, sources, command) / f"{name}.so")
+    return made
 
 
 def run(

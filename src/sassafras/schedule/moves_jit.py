@@ -220,9 +220,8 @@ def settle_all(t: Tables, w: Working) -> int:
 
 @njit(cache=True)
 def _restore(w: Working, order: np.ndarray, stall: np.ndarray, where: np.ndarray) -> None:
-    w.order[:] = order
-    w.stall[:] = stall
-    w.where[:] = where
+    for p in range(len(order)):
+        w.order[p], w.stall[p], w.where[p] = order[p], stall[p], where[p]
 
 
 @njit(cache=True)
@@ -431,8 +430,7 @@ def legal_actions(
                 ok = w.stall[p] != stall[p]
             legal[p, v] = ok
             # only this block was touched
-            w.order[s:e] = order[s:e]
-            w.stall[s:e] = stall[s:e]
             for q in range(s, e):
+                w.order[q], w.stall[q] = order[q], stall[q]
                 w.where[order[q]] = q
     return legal

@@ -117,13 +117,16 @@ class Draws:
 
     def of(self, model: KernelModel, steps: np.ndarray, part: DrawSet, begin: int, end: int) -> np.ndarray:
         """Cycles of a schedule on draws `begin` to `end`: float64. Raises Deadlock."""
+        if model is self._model and np.array_equal(steps, self._steps):
+            return self.baseline(part, begin, end).copy()
         return sim.drawn(model, steps, self.starts(part, begin, end))
 
     def baseline(self, part: DrawSet, begin: int, end: int) -> np.ndarray:
         """Cycles of the baseline on draws `begin` to `end`: float64."""
         held = self._baseline.get(part, np.empty(0))
         if len(held) < end:
-            held = np.concatenate([held, self.of(self._model, self._steps, part, len(held), end)])
+            more = sim.drawn(self._model, self._steps, self.starts(part, len(held), end))
+            held = np.concatenate([held, more])
             self._baseline[part] = held
         return held[begin:end]
 

@@ -227,12 +227,14 @@ def scoreboards(flow: Flow, t: Tracked, c: Schedule, record: bool, out: np.ndarr
         work[b] = blocks - 1 - b  # a stack: block 0 first
     while size:
         size -= 1
-        b = work[size]
+        b = int64(work[size])
         queued[b] = False
-        one[:] = written[b]
-        two[:] = read[b]
-        ages[:] = age[b]
-        counts[:] = raised[b]
+        for v in range(tracked):
+            one[v], two[v] = written[b, v], read[b, v]
+        for s in range(6):
+            ages[s] = age[b, s]
+        for s in range(12):
+            counts[s] = raised[b, s]
         scan_block(flow, b, t, c, Pending(one, two, ages, counts), pending, int64(0), out, int64(0))
         for k in range(flow.follow_at[b], flow.follow_at[b + 1]):
             m = flow.follow[k]

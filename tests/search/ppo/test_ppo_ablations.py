@@ -105,6 +105,7 @@ def moves(**settings: Any) -> tuple[int, str]:
     return schedules.made, found.reason
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_learning_ends_after_its_moves_or_its_patience() -> None:
     asked, reason = moves(patience=0, total=200)
     # a stop is a move without a schedule

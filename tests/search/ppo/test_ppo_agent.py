@@ -56,6 +56,7 @@ class Returns(BaseCallback):
         return True
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_a_tiny_agent_learns_its_way_to_the_best_of_all_schedules() -> None:
     judge, returns = Judge(), Returns()
     played = games(8, judge, horizon=8)
@@ -114,12 +115,14 @@ def curve(
     return digests, found.replayed
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_the_same_seed_gives_the_same_search_and_another_another() -> None:
     first, _ = curve(30)  # the first update is after 24 moves
     assert first == curve(30)[0] and len(first) == 30
     assert first[:12] != curve(12, seed=1)[0]
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_a_search_taken_up_again_has_the_same_curve() -> None:
     record = Memory()
     part, _ = curve(28, record=record)  # behind the first update
@@ -167,6 +170,7 @@ def test_metrics_reach_tensorboard_or_say_what_is_missing(tmp_path: Path) -> Non
     assert "best_speedup" in text and "approx_kl" in text
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_a_search_with_a_store_resumes_and_its_result_is_kept(tmp_path: Path) -> None:
     def go(budget: str) -> sassafras.Result:
         return sassafras.optimize(

@@ -53,9 +53,11 @@ def learnt(graphed: bool, **changes: Any) -> tuple[dict[str, Any], Told, np.ndar
     return weights(model), told, actions
 
 
+@pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize("changes", [{}, {"clip_value": None, "norm": 0.01, "envs": 2, "steps": 8}])
 def test_an_update_is_the_parents_to_rounding(changes: dict[str, Any]) -> None:
-    """Three passes over minibatches of 8 (the last of 20 moves is shorter), two updates, falling rate."""
+    """Three passes over minibatches of 8 (the last of 20 moves is shorter), two updates, falling rate; also
+    with rows that are averaged."""
     theirs, said, acted = learnt(False, **changes)
     ours, heard, did = learnt(True, **changes)
     np.testing.assert_array_equal(did, acted)  # the second rollout is played by the weights of the first

@@ -1,0 +1,18 @@
+"""Commands in the tests' own process: a process of its own takes a second to begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from sassafras.cli.app import app
+
+
+def sassafras(*arguments: str | Path, store: Path | None = None) -> tuple[int, str, str]:
+    """What the command line gives: exit status, stdout, stderr. An exception that leaves it is raised."""
+    environment = {"SASSAFRAS_DEBUG": None, "SASSAFRAS_STORE": str(store) if store else None}
+    ran = CliRunner().invoke(app, [*map(str, arguments)], env=environment)
+    if ran.exception is not None and not isinstance(ran.exception, SystemExit):
+        raise ran.exception
+    return ran.exit_code, ran.stdout, ran.stderr
