@@ -126,8 +126,7 @@ class Draws:
         held = self._baseline.get(part, np.empty(0))
         if len(held) < end:
             more = sim.drawn(self._model, self._steps, self.starts(part, len(held), end))
-            held = np.concatenate([held, more])
-            self._baseline[part] = held
+            held = self._baseline[part] = np.concatenate([held, more])
         return held[begin:end]
 
 

@@ -232,9 +232,7 @@ def scoreboards(flow: Flow, t: Tracked, c: Schedule, record: bool, out: np.ndarr
         for v in range(tracked):
             one[v], two[v] = written[b, v], read[b, v]
         for s in range(6):
-            ages[s] = age[b, s]
-        for s in range(12):
-            counts[s] = raised[b, s]
+            ages[s], counts[s], counts[6 + s] = age[b, s], raised[b, s], raised[b, 6 + s]
         scan_block(flow, b, t, c, Pending(one, two, ages, counts), pending, int64(0), out, int64(0))
         for k in range(flow.follow_at[b], flow.follow_at[b + 1]):
             m = flow.follow[k]

@@ -25,7 +25,6 @@ MODES = {
     str(mode): mode
     for mode in (PLAIN, *(Mode(True, late, one) for late in (False, True) for one in (False, True)))
 }
-_APPROXIMATE = re.compile(r"cs_\w+_s\d+/.*")
 _BANDS = r"c(?P<cluster_split_k>\d)(?:g(?P<band>[1-9]\d?))?"
 #: kernel -> its choices at launch, by attribute; ``v`` begins a negative one. Earlier names have ``/k1``
 #: behind those of the persistent kernel, and ``c1`` before those of two passes
@@ -63,7 +62,7 @@ def known(name: str) -> Config | None:
 def is_approximate(name: str) -> bool:
     """Whether a name is of an earlier split-K kernel, whose start was slower: it does not say the blocks of a
     stage. It is read as today's kernel with the same tile."""
-    return _APPROXIMATE.fullmatch(name) is not None
+    return re.fullmatch(r"cs_\w+_s\d+/.*", name) is not None
 
 
 def _with_blocks(head: str, launch: str, name: str) -> Config:
