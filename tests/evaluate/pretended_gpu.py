@@ -23,6 +23,8 @@ def _log(do: str, **facts: object) -> None:
 def preload() -> None:
     """Noted, so that a test can count how often it was imported."""
     _log("preload")
+    if os.environ.get("PRETEND_PRELOAD") == "fails":
+        raise ValueError("planted")
 
 
 def load(message: Answer, blobs: list[bytes]) -> Answer:

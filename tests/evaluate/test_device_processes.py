@@ -175,6 +175,17 @@ def test_without_its_fork_server_a_device_starts_its_workers(device: Pretended, 
     assert outcome.verdict is Verdict.CORRECT and len(outcome.facts["processes"]) == 2
 
 
+def test_a_server_whose_imports_fail_is_done_without(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRETEND_PRELOAD", "fails")
+    with Pretended() as device:
+        device.open(*subject())
+        device.prefork()
+        outcome = device.remeasure(FASTER)
+        assert outcome.verdict is Verdict.CORRECT and len(outcome.facts["processes"]) == 5
+    assert len(said(log, "preload")) == 1 and len(said(log, "open")) == 6
+    assert all(ended(line["pid"]) for line in said(log, "open"))
+
+
 def test_closing_ends_the_worker_and_the_server(log: Path) -> None:
     with Pretended() as device:
         device.open(*subject())

@@ -169,6 +169,18 @@ def test_what_was_selected_and_what_is_no_evidence_is_marked(tmp_path: Path) -> 
     assert "best, modelled" not in text  # neither counts
 
 
+def test_runs_of_one_machine_share_an_environment(filled: Path, tmp_path: Path) -> None:
+    path = tmp_path / "two.sqlite"
+    path.write_bytes(filled.read_bytes())
+    with Store.open(path) as store:
+        for run, seconds in ((2, 5.1), (3, 48.0)):  # both on one GPU
+            store.note(run, search_seconds={"60s": seconds})
+        assert store.run(2).environment["search_seconds"] == {"60s": 5.1}
+        assert store.run(2).environment["gpu"] == "NVIDIA H200"
+    page = write_report(tmp_path / "two.html", [path], kernels=0).read_text()
+    assert page.count("<details><summary>run ") == 2 and "search_seconds" not in page
+
+
 def test_sources(filled: Path, tmp_path: Path) -> None:
     assert len(gather([filled]).runs) == 3
     only = gather(["run:2"], filled)

@@ -7,9 +7,11 @@ The protocol has descriptors of its own, so that whatever a library prints canno
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from sassafras.core import DeviceError
@@ -131,6 +133,9 @@ def preload() -> None:
 
     CUDA that is initialised here would be unusable in every worker: a process of its own asks for the GPU's
     architecture, and runs NVRTC meanwhile.
+
+    Raises:
+        DeviceError: something that was imported has initialised CUDA; workers have to start by themselves.
     """
     to_read, to_write = os.pipe()
     if not (child := os.fork()):
@@ -149,6 +154,16 @@ def preload() -> None:
     os.waitpid(child, 0)
     if cubin:
         given_cubins[arch.decode()] = cubin
+    if _initialised():
+        raise DeviceError("an imported package has initialised CUDA")
+
+
+def _initialised() -> bool:
+    """Whether the driver is loaded and initialised in this process; asks without initialising it."""
+    if "/libcuda.so" not in Path("/proc/self/maps").read_text():
+        return False
+    not_initialised, count = 3, ctypes.c_int()
+    return int(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(count))) != not_initialised
 
 
 def main() -> int:

@@ -198,7 +198,8 @@ def _environments(found: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[
     """(label, facts) of what everything was measured or modelled with; equal ones once."""
     groups: dict[str, list[str]] = {}
     for where, facts in found:
-        kept = {k: v for k, v in facts.items() if k not in ("case", "target") and v not in (None, "", {})}
+        own = ("case", "target", "search_seconds")  # of a run, not of what it ran on
+        kept = {k: v for k, v in facts.items() if k not in own and v not in (None, "", {})}
         groups.setdefault(json.dumps(kept, sort_keys=True, default=str), []).append(where)
     return [
         (
