@@ -8,7 +8,7 @@
 files beside the prompts. ``judge`` takes the folders in turn until its time is spent: it judges what is
 answered, profiles what the next prompts show, and writes them. A run whose proposals are all judged is
 re-measured in fresh processes beside its A/A control. With ``--control`` each run has a twin of random edits
-in ``FOLDER.mutation``.
+in ``FOLDER.mutation``. The recorded runs are in ``data/evolve.tar.xz`` (`tar xJf`); ``summary`` replays each.
 """
 
 from __future__ import annotations
