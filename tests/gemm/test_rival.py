@@ -27,6 +27,12 @@ def test_a_ratio_with_its_interval() -> None:
     assert 0 < found["low"] <= found["ratio"] <= found["high"]
 
 
+def test_a_slow_guess_is_held_against_our_best() -> None:
+    slow = next(c for c in registry.configurations() if c.FAMILY == "fallback" and not c.why_illegal(SHAPE))
+    found = rival(SHAPE, slow, dry=True)
+    assert found["name"].startswith("our configuration ") and "+" not in found["name"] and found["high"] < 0.9
+
+
 def test_what_cannot_be_timed_is_said() -> None:
     illegal = next(c for c in registry.configurations() if c.why_illegal(SHAPE))
     with pytest.raises(DeviceError, match="could not be timed beside"):
