@@ -51,6 +51,7 @@ def prompts(args: argparse.Namespace) -> None:
             seed=args.seed,
             whole=not args.holes,
             context=[] if "retrieval" in args.without else args.context,
+            gpu=args.gpu,
         )
         print(found.summary(), flush=True)
 
@@ -198,6 +199,7 @@ def main() -> None:
         "--context", action="append", default=[], help="a folder to retrieve from; repeatable"
     )
     parser.add_argument("--without", action="append", default=[], choices=tuple(ABLATIONS))
+    parser.add_argument("--gpu", default="NVIDIA H200", help="the GPU that will judge")
     parser.add_argument("--seconds", type=float, default=540.0)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--control", action="store_true")

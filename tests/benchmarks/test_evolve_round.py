@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tarfile
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from sassafras import search
-from sassafras.core import Budget
+from sassafras.api import evolve
+from sassafras.core import Budget, SassafrasError
 from sassafras.llm.evolve import Evolve
 from sassafras.llm.record import Record
 from tests.llm.test_evolve import Dice, Numbers
@@ -20,6 +22,9 @@ from tests.llm.test_record import SETTINGS, TASK
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import evolve_round
+
+#: prompts, answers and verdicts of a language model's runs on an H200
+DATA = Path(__file__).parents[2] / "benchmarks/data/evolve.tar.xz"
 
 
 def run(folder: Path) -> None:
@@ -62,3 +67,28 @@ def test_modelled_figures_are_refused(tmp_path: Path) -> None:
 def test_names_of_folders() -> None:
     assert evolve_round.name_of("gemm:64,64,512", []) == "gemm-64-64-512"
     assert evolve_round.name_of("suite:softmax/a", ["metrics"]) == "suite-softmax-a-no-metrics"
+
+
+def test_recorded_runs_replay(tmp_path: Path) -> None:
+    """Of the archive of recorded runs, one of CUDA C++ and one of Triton: every prompt, the same archive."""
+    with tarfile.open(DATA) as archive:
+        wanted = ("runs/gemm-128x128x16384/", "runs/suite-topk_gating/")
+        archive.extractall(
+            tmp_path, [m for m in archive.getmembers() if m.name.startswith(wanted)], filter="data"
+        )
+    for folder in sorted((tmp_path / "runs").iterdir()):
+        judged = Record(folder).judged
+        assert len(judged) >= 8
+        evolve.replay_run(folder)
+        spoilt = next(folder.glob("*.answer.md"))
+        spoilt.write_text("something else")
+        with pytest.raises(SassafrasError):
+            evolve.replay_run(folder)
+
+
+def test_prompts_name_the_gpu_that_judges(tmp_path: Path) -> None:
+    for gpu, said in (("NVIDIA H200", "Bound on an H200"), ("", "Bound on an H100")):
+        evolve.write_prompts(
+            "suite:softmax", tmp_path / said, settings={"width": 1, "proposals": 1}, whole=True, gpu=gpu
+        )
+        assert said in (tmp_path / said / "0001.prompt.md").read_text()

@@ -214,10 +214,13 @@ def write_prompts(
     arch: str | None = None,
     whole: bool = False,
     context: Sequence[str | Path] = (),
+    gpu: str = "",
 ) -> Standing:
     """Begin a run in a folder, or go on with one, as far as that needs no device: write its open prompts.
 
-    Args: as those of `evolve`.
+    Args:
+        gpu: name of the GPU that will judge, for the bound in the task; by default an H100.
+        settings, seed, case, arch, whole, context: as those of `evolve`.
 
     Raises:
         SassafrasError: one of its subclasses.
@@ -228,7 +231,7 @@ def write_prompts(
     passages = Passages(context) if context else None
     loaded = load_workload(target)
     _, which, _, space = subject(
-        loaded, ProgramModel(arch or DEFAULT_ARCH), case, arch, whole, lambda _: None
+        loaded, ProgramModel(arch or DEFAULT_ARCH), case, arch, whole, lambda _: None, gpu
     )
     task = _begun(record, space, strategy, str(target), which, seed, whole, context)
     rounds = Rounds(strategy, task, record, prompt_seed(seed), None if passages is None else passages.find)
@@ -335,14 +338,21 @@ def subject(
     arch: str | None,
     whole: bool,
     say: Callable[[str], None],
+    gpu: str = "",
 ) -> tuple[Workload, Case, Kernel, SourceSpace]:
-    """The workload, its case, the compiled baseline, and the space of its sources."""
+    """The workload, its case, the compiled baseline, and the space of its sources; `gpu`: in place of the
+    device's name."""
     which = workload.case(case)
     say(f"compiling {workload.name} {which.name}")
     baseline = workload.build(which, arch or getattr(device, "arch", None) or DEFAULT_ARCH)
     judge = SourceEvaluator(device, workload, which, baseline)
     kind = GemmSourceSpace if (workload.source or "").startswith(SOURCE_PREFIX) else SourceSpace
-    return workload, which, baseline, kind(workload, which, baseline, judge, whole=whole, gpu=device.name)
+    return (
+        workload,
+        which,
+        baseline,
+        kind(workload, which, baseline, judge, whole=whole, gpu=gpu or device.name),
+    )
 
 
 def device_named(device: str | Device, arch: str | None) -> Device:
