@@ -291,7 +291,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                 else:
                     V.f[r] = value
                 kept = 0
-                for m in range(S.w_n[z, r]):  # nobody reads what was written under this very guard before
+                for m in range(S.w_n[z, r]):  # without what was written under this very guard before
                     if w_g[r, m] != gh or w_s[r, m] != gs:
                         S.w_pc[z, r, kept], S.w_t[z, r, kept] = S.w_pc[z, r, m], S.w_t[z, r, m]
                         S.w_rd[z, r, kept] = S.w_rd[z, r, m]

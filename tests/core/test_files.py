@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -23,3 +24,16 @@ def test_what_cannot_be_put_in_place_leaves_what_was_there(tmp_path: Path) -> No
     with pytest.raises(OSError):
         write_whole(folder, b"data")
     assert [p.name for p in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    """`--out /dev/stdout` or `/dev/null`: a device that root replaced by a file is lost to all programs."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(path, "rows")
+        assert os.read(reader, 16) == b"rows" and path.is_fifo()
+        assert [other.name for other in tmp_path.iterdir()] == ["pipe"]
+    finally:
+        os.close(reader)

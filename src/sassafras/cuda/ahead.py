@@ -27,7 +27,7 @@ def begin(device: object) -> None:
 def start_server(module: str) -> None:
     """Start a fork server that `server` gives out."""
     if module not in _waiting:
-        with contextlib.suppress(DeviceError):  # whoever needs it tries again, and says why
+        with contextlib.suppress(DeviceError):  # the later start tries again and raises
             _waiting[module] = ForkServer(module)
 
 
@@ -42,6 +42,6 @@ def server(module: str) -> ForkServer:
 
 
 def drop() -> None:
-    """End servers that nobody took."""
+    """End servers that no device took."""
     while _waiting:
         _waiting.popitem()[1].close()

@@ -78,7 +78,7 @@ def readable(folder: str | Path) -> list[tuple[str, Path]]:
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
-        raise SassafrasError("no such folder of context", where=str(folder))
+        raise SassafrasError("there is no such folder", where=str(folder))
     found: list[tuple[str, Path]] = []
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
