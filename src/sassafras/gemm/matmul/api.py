@@ -9,7 +9,7 @@ from typing import Any
 from sassafras.core import SassafrasError, ToolMissing
 
 try:  # this module is loaded by the first use of sassafras.matmul; dynamo needs torch as its global
-    import torch
+    import torch as torch  # linear and layers take it from here, with this hint
 except ImportError as error:
     raise ToolMissing("sassafras.matmul needs torch", hint="pip install torch") from error
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from sassafras.core import SassafrasError
 
 from ..configs.epilogue import ACTIVATIONS
 from . import api, plain_tensors
+from .api import torch
 from .composed import activated, composed
 
 _is_compiling = torch.compiler.is_compiling
@@ -62,17 +61,17 @@ def _general(x: Any, weight: Any, bias: Any, activation: str | None, residual: A
             where="sassafras.linear",
         )
     fits = x.dim() > 0 and weight.dim() == 2 and x.shape[-1] == weight.shape[1]
+    fits = fits and 0 not in (*x.shape, *weight.shape)
     if not fits or (bias is not None and bias.shape != weight.shape[:1]):
-        return _composed(x, weight, bias, activation, residual)  # torch's broadcasting and errors
-    call = (x, weight.t(), None, bias, activation, 1.0, float(residual is not None), residual)
-    if not _is_compiling() and plain_tensors.quiet() and all(map(plain_tensors.plain, tensors)):
-        return api._general(*call)
-    more = len(tensors) > 2 or activation is not None
-    traced = _is_compiling() or not plain_tensors.quiet()
-    traced = traced and not torch.is_autocast_enabled(x.device.type)
-    if traced and api._in_graph(x, call[1], None, more, bias, residual):
-        return api._recorded(*call)
-    return _composed(x, weight, bias, activation, residual)
+        return _composed(x, weight, bias, activation, residual)  # torch broadcasts or raises
+    if not _is_compiling() and plain_tensors.quiet():
+        ours, serve = all(map(plain_tensors.plain, tensors)), api._general
+    else:
+        ours, serve = api._in_graph(x, weight, None, False, bias, residual), api._recorded
+        ours = ours and not torch.is_autocast_enabled(x.device.type)
+    if not ours:  # a subclass may have a rule for linear alone
+        return _composed(x, weight, bias, activation, residual)
+    return serve(x, weight.t(), None, bias, activation, 1.0, float(residual is not None), residual)
 
 
 def _composed(x: Any, weight: Any, bias: Any, activation: str | None, residual: Any) -> Any:
