@@ -115,16 +115,21 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def validator_digest() -> str:
-    """SHA-256 of the code and the tables that judge: answers of another validator are not taken over."""
+def code_digest(*rooms: str) -> str:
+    """SHA-256 of the package's code and tables in these rooms."""
     import sassafras
 
     root = Path(str(sassafras.__file__)).parent
     digest = hashlib.sha256()
-    for path in sorted(p for room in ("core", "sass", "validate") for p in (root / room).rglob("*")):
+    for path in sorted(p for room in rooms for p in (root / room).rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
+
+
+def validator_digest() -> str:
+    """SHA-256 of the code and the tables that judge: answers of another validator are not taken over."""
+    return code_digest("core", "sass", "validate")
 
 
 def commit() -> str | None:

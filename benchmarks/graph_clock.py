@@ -41,13 +41,21 @@ class Clock:
                 calls[index % len(calls)]()
         return graph, count
 
-    def times(self, graphs: Sequence[tuple[Any, int]], rounds: int) -> np.ndarray:
-        """Microseconds a call, (rounds, graphs); the first round is not counted."""
+    def times(
+        self, graphs: Sequence[tuple[Any, int]], rounds: int, replays: Sequence[int] = (), seed: int = 0
+    ) -> np.ndarray:
+        """Microseconds a call, (rounds, graphs); the first round is not counted.
+
+        Args:
+            replays: of each graph between two events; one if not given.
+            seed: of the order, in which each graph follows each other one about equally often.
+        """
         import torch
 
-        from sassafras.cuda.timing import interleaved
+        from sassafras.cuda.timing import balanced
 
-        order = interleaved(len(graphs), rounds + 1)
+        order = balanced(len(graphs), rounds + 1, seed)
+        replays = replays or [1] * len(graphs)
         table = np.empty((rounds + 1, len(graphs)))
         if self.dry:
             for position, which in enumerate(order):
@@ -59,9 +67,12 @@ class Clock:
         graphs[order[0]][0].replay()
         for (begin, end), which in zip(events, order, strict=True):
             begin.record()
-            graphs[which][0].replay()
+            for _ in range(replays[which]):
+                graphs[which][0].replay()
             end.record()
         torch.cuda.synchronize()
         for position, ((begin, end), which) in enumerate(zip(events, order, strict=True)):
-            table[position // len(graphs), which] = 1e3 * begin.elapsed_time(end) / graphs[which][1]
+            table[position // len(graphs), which] = (
+                1e3 * begin.elapsed_time(end) / (graphs[which][1] * replays[which])
+            )
         return table[1:]

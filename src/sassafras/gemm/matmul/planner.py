@@ -238,6 +238,7 @@ class Planner:
         activation: str | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
+        addend: Any = None,
     ) -> Callable[[], Any]:
         """A call that runs this configuration on these tensors and returns C, whatever would be chosen.
 
@@ -246,7 +247,7 @@ class Planner:
         Raises:
             SassafrasError: the tensors are no problem of ours, or the configuration cannot run them.
         """
-        asked = MatmulCall(a, b, out, bias, ACTIVATIONS[activation], alpha, beta)
+        asked = MatmulCall(a, b, out, bias, ACTIVATIONS[activation], alpha, beta, addend)
         plain = all(map(self.torch.plain, asked.tensors))
         found = read(asked, self.torch.device_type) if plain else None
         why = "no kernel takes such tensors" if found is None else why_illegal(config, found.problem)

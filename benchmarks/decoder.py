@@ -1,0 +1,138 @@
+"""Layers of language and vision models in plain torch, with random weights; loads torch."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class Dims:
+    """A model's dimensions; `vocabulary` 0: there is no such product. A vision model's attention sees all
+    tokens, its layers have biases, LayerNorm and GELU."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head: int
+    feed_forward: int
+    vocabulary: int = 0
+    qkv_bias: bool = False
+    vision: bool = False
+
+    @property
+    def layer_elements(self) -> int:
+        """Of a layer's matrices."""
+        attention = self.hidden * self.head * (2 * self.heads + 2 * self.kv_heads)
+        return attention + (2 if self.vision else 3) * self.hidden * self.feed_forward
+
+
+MODELS = {
+    "llama-3.2-1b": Dims(2048, 32, 8, 64, 8192, 128256),
+    "llama-3-8b": Dims(4096, 32, 8, 128, 14336, 128256),
+    "qwen2.5-7b": Dims(3584, 28, 4, 128, 18944, 152064, qkv_bias=True),
+    "vit-l": Dims(1024, 16, 16, 64, 4096, qkv_bias=True, vision=True),
+}
+#: what the rehearsal runs in their place
+SMALL = {
+    "llama-3.2-1b": Dims(64, 4, 2, 16, 96, 128),
+    "llama-3-8b": Dims(64, 4, 2, 16, 96, 128),
+    "qwen2.5-7b": Dims(48, 3, 1, 16, 96, 128, qkv_bias=True),
+    "vit-l": Dims(64, 4, 4, 16, 96, qkv_bias=True, vision=True),
+}
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding of x (batch, tokens, heads, head); cos, sin: (tokens, 1, head)."""
+    left, right = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-right, left), dim=-1) * sin
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward half; with `context` the keys and values before the token are cached."""
+
+    def __init__(self, dims: Dims, batch: int, context: int) -> None:
+        super().__init__()
+        norm = nn.LayerNorm if dims.vision else nn.RMSNorm
+        self.dims, self.context = dims, context
+        self.first, self.second = norm(dims.hidden, eps=1e-5), norm(dims.hidden, eps=1e-5)
+        width = dims.heads * dims.head
+        self.qkv = nn.Linear(dims.hidden, width + 2 * dims.kv_heads * dims.head, bias=dims.qkv_bias)
+        self.o = nn.Linear(width, dims.hidden, bias=dims.vision)
+        self.up = nn.Linear(dims.hidden, dims.feed_forward * (2 - dims.vision), bias=dims.vision)
+        self.down = nn.Linear(dims.feed_forward, dims.hidden, bias=dims.vision)
+        if context:
+            for name in ("keys", "values"):
+                self.register_buffer(name, torch.randn(batch, dims.kv_heads, context, dims.head))
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, last: Tensor) -> Tensor:
+        dims, (batch, tokens, _) = self.dims, x.shape
+        qkv = self.qkv(self.first(x)).view(batch, tokens, -1, dims.head)
+        q, k, v = qkv.split([dims.heads, dims.kv_heads, dims.kv_heads], dim=2)
+        if not dims.vision:
+            q, k = turned(q, cos, sin), turned(k, cos, sin)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        if self.context:
+            k, v = self.keys.index_copy_(2, last, k), self.values.index_copy_(2, last, v)
+        y = functional.scaled_dot_product_attention(
+            q, k, v, is_causal=not (self.context or dims.vision), enable_gqa=dims.heads != dims.kv_heads
+        )
+        x = x + self.o(y.transpose(1, 2).reshape(batch, tokens, -1))
+        inner = self.up(self.second(x))
+        if dims.vision:
+            return x + self.down(functional.gelu(inner))
+        gate, up = inner.chunk(2, dim=-1)
+        return x + self.down(functional.silu(gate) * up)
+
+
+class Model(nn.Module):
+    """Layers, a norm, and the vocabulary product if wanted: (batch, tokens, hidden) -> the same or logits."""
+
+    def __init__(self, dims: Dims, layers: int, batch: int, tokens: int, context: int, head: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(dims, batch, context) for _ in range(layers))
+        self.norm = (nn.LayerNorm if dims.vision else nn.RMSNorm)(dims.hidden, eps=1e-5)
+        self.head = nn.Linear(dims.hidden, dims.vocabulary, bias=False) if head else nn.Identity()
+        first = max(0, context - tokens)
+        angles = torch.outer(
+            torch.arange(first, first + tokens, dtype=torch.float32),
+            5e5 ** -(torch.arange(0, dims.head, 2, dtype=torch.float32) / dims.head),
+        )
+        for name, table in (("cos", angles.cos()), ("sin", angles.sin())):
+            self.register_buffer(name, torch.cat((table, table), dim=-1).unsqueeze(1))
+        self.register_buffer("last", torch.tensor([max(0, context - 1)]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, self.cos, self.sin, self.last)
+        return self.head(self.norm(x))
+
+    def linears(self) -> list[nn.Linear]:
+        """In the order of their calls."""
+        return [module for module in self.modules() if isinstance(module, nn.Linear)]
+
+    def shared(self) -> Model:
+        """The same model of other modules: weights and caches are the same memory."""
+        kept = {id(t): t for t in chain(self.parameters(), self.buffers())}
+        return copy.deepcopy(self, kept)
+
+
+def made(
+    dims: Dims, layers: int, tokens: int, context: int, head: bool, dtype: torch.dtype, device: str
+) -> tuple[Model, Tensor]:
+    """A model with random weights, and its input. With `context`, `tokens` sequences decode a token each."""
+    torch.manual_seed(tokens)
+    batch, length = (tokens, 1) if context else (1, tokens)
+    with torch.device(device):
+        model = Model(dims, layers, batch, length, context, head).eval().requires_grad_(False)
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(std=parameter.shape[1] ** -0.5)
+            else:
+                parameter.normal_(0.0 if name.endswith("bias") else 1.0, 0.1)
+        return model.to(dtype), torch.randn(batch, length, dims.hidden).to(dtype)

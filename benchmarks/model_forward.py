@@ -1,0 +1,397 @@
+"""Forward passes of models with and without Sassafras, each in one CUDA graph; writes model-forward.json.
+
+    python benchmarks/model_forward.py [--models llama-3-8b ...] [--tokens 1 16 ...] [--dtypes fp16 bf16]
+        [--processes 5] [--limit-s 560] [--max-autotune] [--resume JOURNAL] [--dry-run]
+
+Random weights, four layers (more where four lie below four times the L2), plain torch (`decoder`). Up to 256
+tokens are as many sequences that decode one token after --context cached ones; more are the prefill of one
+sequence. Contestants of a row run interleaved in one process on the same weights: `eager`, `compile`
+(torch.compile), `max_autotune` (by its option, 1 to 64 tokens), `sassafras_eager`, `sassafras_compile`
+(`with_sassafras` applied before), `null` (a second graph of `compile`), and the linear layers alone
+(`linears`, `sassafras_linears`). Outputs are compared with FP32 before and after the timing; a contestant
+whose RMS deviation exceeds 1.1 times eager torch's is wrong and has no speed-up. From --long tokens on,
+blocks of --sustained seconds are timed, too, and the lower speed-up counts.
+
+A row of a process is a line of model-forward.jsonl in --out; the same command goes on after it. Rows that
+matter most come first. Intervals are over processes where there are several, else over blocks of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import ROOT, code_digest, write
+from forward_rows import Row, rows_of, summarise
+from graph_clock import Clock
+
+#: rows in the order in which they are measured; prefill from the second on
+DECODE, PREFILL = (1, 16, 64, 4, 128, 256), (1024, 4096)
+AUTOTUNED = (1, 16, 64)
+#: an RMS deviation this many times eager torch's is wrong
+TOLERANCE = 1.1
+#: milliseconds of a block, rounds of blocks
+BLOCK_MS, LEAST, MOST = 2.0, 9, 61
+
+
+def wanted(given: argparse.Namespace) -> list[Row]:
+    """The rows that the options ask for, most important first."""
+    decoders = [model for model in given.models if not model.startswith("vit")]
+
+    def each(tokens: int, models: Iterable[str], head: bool = False) -> list[Row]:
+        autotune = given.max_autotune and tokens in AUTOTUNED and not head
+        return [Row(model, dtype, tokens, head, autotune) for model in models for dtype in given.dtypes]
+
+    found = [row for tokens in DECODE if tokens in given.tokens for row in each(tokens, decoders)]
+    found += each(1, decoders, head=True) if 1 in given.tokens else []
+    vision = each(1024, [m for m in given.models if m.startswith("vit")]) if 1024 in given.tokens else []
+    return found + [r for t in PREFILL if t in given.tokens for r in each(t, decoders)] + vision
+
+
+def with_sassafras(model: Any) -> Any:
+    """The model with its linear layers served by Sassafras."""
+    import sassafras
+
+    if hasattr(sassafras, "accelerate"):
+        found = sassafras.accelerate(model, wait=True)
+        return model if found is None else found
+
+    def serve(layer: Any) -> None:
+        layer.forward = lambda x: sassafras.matmul(x, layer.weight.t(), bias=layer.bias)
+
+    for layer in model.linears():
+        serve(layer)
+    return model
+
+
+class Graph:
+    """A contestant: its call, captured once."""
+
+    def __init__(self, call: Callable[[], Any], dry: bool) -> None:
+        import torch
+
+        self.call, self.dry = call, dry
+        if dry:
+            return
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                call()
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.output = call()
+
+    def result(self) -> Any:
+        """Of a replay whose output held NaN before."""
+        if self.dry:
+            return self.call()
+        self.output.fill_(float("nan"))
+        self.graph.replay()
+        return self.output
+
+
+class Bench:
+    """One process: a device, and rows one after the other."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        import torch
+
+        self.given, self.dry = given, given.dry_run
+        self.device = "cpu" if self.dry else "cuda"
+        self.clock = Clock(self.dry)
+        self.gpu, self.l2 = "none", 0
+        if self.dry:
+            torch.set_num_threads(1)
+        if not self.dry:
+            self.gpu, self.l2 = (
+                torch.cuda.get_device_name(),
+                torch.cuda.get_device_properties(0).L2_cache_size,
+            )
+        self.options = {"backend": "aot_eager"} if self.dry else {}
+
+    def header(self) -> dict[str, Any]:
+        """The conditions under which rows belong together."""
+        import torch
+
+        keys = ("context", "long", "sustained", "dry_run")
+        code = code_digest("gemm")[:16]
+        return {"gpu": self.gpu, "torch": torch.__version__, "sassafras": code} | {
+            key: getattr(self.given, key) for key in keys
+        }
+
+    def measure(self, row: Row) -> dict[str, Any]:
+        """A record of the journal. Raises what torch or Sassafras raise for eager and compiled models."""
+        import torch
+        from decoder import MODELS, SMALL, made
+
+        torch._dynamo.utils.counters.clear()
+        dims = (SMALL if self.dry else MODELS)[row.model]
+        layers = max(2 if self.dry else 4, -(-4 * self.l2 // (2 * dims.layer_elements)))
+        context = self.given.context if row.tokens <= DECODE[-1] else 0
+        dtype = torch.float16 if row.dtype == "fp16" else torch.bfloat16
+        tokens = row.tokens // 64 if self.dry and not context else row.tokens
+        plain, x = made(dims, layers, tokens, context, row.vocabulary, dtype, self.device)
+        names = [name for name, module in plain.named_modules() if isinstance(module, torch.nn.Linear)]
+        exact = copy.deepcopy(plain).float()(x.float())
+        ours = with_sassafras(plain.shared())
+        begun = time.monotonic()
+        calls = self._calls(row, plain, ours, x)
+        products = self._products(plain, names, tokens, context)
+        for name, model in (("linears", plain), ("sassafras_linears", ours)):
+            calls[name] = _one_by_one([(model.get_submodule(n), products[n]) for n in names])
+        graphs: dict[str, Graph] = {}
+        failed: dict[str, str] = {}
+        for name, call in calls.items():
+            try:
+                call()
+                _settle()
+                graphs[name] = Graph(call, self.dry)
+            except Exception as error:  # one contestant must not cost the row
+                if name not in ("max_autotune", "sassafras_eager", "sassafras_compile"):
+                    raise
+                failed[name] = f"{type(error).__name__}: {error}"[:300]
+        built = time.monotonic() - begun
+        whole = [name for name in graphs if not name.endswith("linears")]
+        deviations = {name: deviation(graphs[name].result(), exact) for name in whole}
+        times, long = self._times(graphs, row.tokens)
+        after = {name: deviation(graphs[name].result(), exact) for name in whole}
+        limit = TOLERANCE * deviations["eager"][0]
+        wrong = [name for name in whole if not max(deviations[name][0], after[name][0]) <= limit]
+        weights = sum(p.numel() for p in plain.parameters())
+        cached = sum(b.numel() for n, b in plain.named_buffers() if n.endswith(("keys", "values")))
+        return {
+            "shape": row.name,
+            "row": row._asdict(),
+            "layers": layers,
+            "context": context,
+            "us": {name: [round(float(v), 2) for v in times[:, i]] for i, name in enumerate(graphs)},
+            "sustained": long,
+            "deviations": {name: [float(f"{v:.4g}") for v in pair] for name, pair in deviations.items()},
+            "wrong": wrong,
+            "failed": failed,
+            "bytes": 2 * (weights + cached) + 2 * (x.numel() + exact.numel()),
+            "served": _served([(plain.get_submodule(n), tokens) for n in names], row.dtype),
+            "graph_breaks": sum(torch._dynamo.utils.counters["graph_break"].values()),
+            "build_s": round(built, 1),
+        }
+
+    def _calls(self, row: Row, plain: Any, ours: Any, x: Any) -> dict[str, Callable[[], Any]]:
+        import torch
+
+        compiled = torch.compile(plain, **self.options)
+        found = {"eager": plain, "compile": compiled, "null": compiled}
+        found |= {"sassafras_eager": ours, "sassafras_compile": torch.compile(ours, **self.options)}
+        if row.autotune:
+            # without graphs of its own: the whole forward is captured
+            mode = {} if self.dry else {"mode": "max-autotune-no-cudagraphs"}
+            found["max_autotune"] = torch.compile(plain, **self.options, **mode)
+        return {name: lambda model=model: model(x) for name, model in found.items()}
+
+    def _products(self, plain: Any, names: Sequence[str], tokens: int, context: int) -> dict[str, Any]:
+        """An input of each linear layer; layers of equal width share it."""
+        import torch
+
+        leading = (tokens, 1) if context else (1, tokens)
+        weights = {name: plain.get_submodule(name).weight for name in names}
+        made = {w.shape[1]: torch.randn(*leading, w.shape[1]).to(w) for w in weights.values()}
+        return {name: made[w.shape[1]] for name, w in weights.items()}
+
+    def _times(self, graphs: dict[str, Graph], tokens: int) -> tuple[np.ndarray, dict[str, list[float]]]:
+        """Microseconds a forward (rounds, graphs), and of long blocks by name."""
+        entries = [(graph.call if self.dry else graph.graph, 1) for graph in graphs.values()]
+        rough = np.median(self.clock.times(entries, 1 if self.dry else 3), axis=0)
+        replays = [max(1, round(1e3 * BLOCK_MS / us)) for us in rough]
+        spent = float(np.dot(rough, replays))
+        rounds = 2 if self.dry else int(min(MOST, max(LEAST, 1e6 * self.given.seconds // spent)))
+        times = self.clock.times(entries, rounds, replays)
+        names = [n for n in graphs if n != "null" and not n.endswith("linears")]
+        if tokens < self.given.long or not self.given.sustained:
+            return times, {}
+        places = [list(graphs).index(name) for name in names]
+        counts = [max(1, round(1e6 * self.given.sustained / rough[i])) for i in places]
+        long = self.clock.times([entries[i] for i in places], 3, counts, seed=1)
+        return times, {name: [round(float(v), 2) for v in long[:, i]] for i, name in enumerate(names)}
+
+
+def _one_by_one(pairs: Sequence[tuple[Any, Any]]) -> Callable[[], Any]:
+    def call() -> Any:
+        for module, x in pairs:
+            result = module(x)
+        return result
+
+    return call
+
+
+def _settle() -> None:
+    from sassafras.gemm.matmul import api
+
+    api.settle()
+
+
+def _served(linears: Sequence[tuple[Any, int]], dtype: str) -> dict[str, Any]:
+    """member -> how many of the model's products it serves, and why torch serves its own."""
+    from sassafras.gemm.matmul import api
+
+    problems = {(p["shape"], p["dtype"]): p for p in api.status()["problems"]}
+    keys = [(f"{tokens}x{m.out_features}x{m.in_features}", dtype) for m, tokens in linears]
+    members = Counter(problems[key]["member"] if key in problems else "torch" for key in keys)
+    why = {problems[key]["why"] for key in keys if key in problems and problems[key]["member"] == "torch"}
+    return {**members, "why_torch": sorted(why)[:4]}
+
+
+def deviation(result: Any, exact: Any) -> tuple[float, float]:
+    """RMS and largest deviation, relative to the RMS and the largest magnitude of the exact result."""
+    error = result.float() - exact
+    rms = error.square().mean().sqrt() / exact.square().mean().sqrt()
+    return float(rms), float(error.abs().max() / exact.abs().max())
+
+
+# -- the process that measures, and the one that starts it -----------------------------------------------
+
+
+def measure(given: argparse.Namespace, process: int, until: float) -> int:
+    """Rows of one process that the journal does not have; 3 when the context may be lost, 1 when the journal
+    is of other conditions."""
+    import torch
+
+    from sassafras.core import SassafrasError
+    from sassafras.gemm.bench.journal import Journal
+
+    bench = Bench(given)
+    try:
+        journal = Journal(given.out / f"{given.name}.jsonl", bench.header())
+    except SassafrasError as error:
+        print(f"error: {error}", flush=True)
+        return 1
+    done, longest = set(journal.done()), 0.0
+    with torch.no_grad():
+        for row in wanted(given):
+            key = f"{row.name} #{process}"
+            if key in done or time.time() + longest > until:
+                continue
+            begun = time.monotonic()
+            journal.add({"trying": key})
+            try:
+                record = bench.measure(row)
+            except Exception as error:
+                record = {"row": row._asdict(), "error": f"{type(error).__name__}: {error}"[:500]}
+            journal.add({**record, "shape": key, "process": process})
+            longest = max(longest, time.monotonic() - begun)
+            print(f"{key:>44} {time.monotonic() - begun:5.1f} s  {line(record)}", flush=True)
+            if "CUDA error" in record.get("error", ""):
+                return 3
+            torch._dynamo.reset()  # it holds the models
+            gc.collect()
+            if not given.dry_run:
+                torch.cuda.empty_cache()
+    return 0
+
+
+def line(record: dict[str, Any]) -> str:
+    """A record in short: median microseconds, who served, what went wrong."""
+    if "error" in record:
+        return str(record["error"])
+    medians = {name: round(float(np.median(us)), 1) for name, us in record["us"].items()}
+    over = medians["compile"] / medians.get("sassafras_compile", float("nan"))
+    kept = {k: record[k] for k in ("served", "wrong", "failed", "graph_breaks", "build_s") if record[k]}
+    return f"over_compile {over:.3f} {json.dumps(medians | kept)}"
+
+
+def supervise(given: argparse.Namespace, until: float) -> None:
+    """One fresh process after another; a row that ends its process is journaled as an error."""
+    from sassafras.gemm.bench.journal import read
+
+    path = given.out / f"{given.name}.jsonl"
+    given.out.mkdir(parents=True, exist_ok=True)
+    if given.resume and not path.exists():
+        shutil.copyfile(given.resume, path)
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".carry" / "inductor"))
+    for process in range(given.processes):
+        for _ in range(4):  # a lost context costs one row
+            asked = [sys.executable, *sys.argv, "--process", str(process), "--until", str(until)]
+            try:
+                code = subprocess.run(asked, timeout=max(1, until + 20 - time.time()), check=False).returncode
+            except subprocess.TimeoutExpired:
+                return
+            if code in (0, 1):
+                break
+            last = read(path)[-1] if path.exists() else {}
+            if "trying" in last:
+                error = f"the process ended with {code}"
+                with path.open("a") as file:
+                    file.write(
+                        json.dumps({"shape": last["trying"], "process": process, "error": error}) + "\n"
+                    )
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    models, every = ("llama-3.2-1b", "llama-3-8b", "qwen2.5-7b", "vit-l"), DECODE + PREFILL
+    parser.add_argument("--models", nargs="+", choices=models, default=models)
+    parser.add_argument("--tokens", nargs="+", type=int, choices=every, default=every)
+    parser.add_argument("--dtypes", nargs="+", choices=("fp16", "bf16"), default=("fp16", "bf16"))
+    parser.add_argument("--context", type=int, default=512, help="cached tokens of each decoding sequence")
+    parser.add_argument("--max-autotune", action="store_true", help="a contestant at 1, 16 and 64 tokens")
+    parser.add_argument("--seconds", type=float, default=2.0, help="GPU time of a row's blocks")
+    parser.add_argument("--long", type=int, default=1024, help="tokens from which --sustained matters")
+    parser.add_argument("--sustained", type=float, default=1.0, help="seconds of a long block; 0: none")
+    parser.add_argument("--processes", type=int, default=1, help="fresh processes, one after the other")
+    parser.add_argument("--limit-s", type=float, default=1e9, help="start no row after so many seconds")
+    parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
+    parser.add_argument("--resume", type=Path, help="journal of an earlier run to go on with")
+    default = Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
+    parser.add_argument("--out", type=Path, default=default)
+    parser.add_argument("--dry-run", action="store_true", help="small models on the CPU, without graphs")
+    parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--until", type=float, default=0, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    given.name = "model-forward" + ("-dry" if given.dry_run else "")
+    if given.cache:
+        os.environ["SASSAFRAS_GEMM_CACHE"] = str(given.cache)
+    return given
+
+
+def main() -> int:
+    """Measure and write; 1 when anything was wrong or failed, 2 without a GPU."""
+    warnings.filterwarnings("ignore", "sassafras.matmul", RuntimeWarning)  # `served` says it
+    given = arguments()
+    if given.process is not None:
+        return measure(given, given.process, given.until)
+    from sassafras.cuda.environment import available, environment
+    from sassafras.gemm.bench.journal import read
+
+    usable, reason = available()
+    print(reason, flush=True)
+    if not usable and not given.dry_run:
+        return 2
+    supervise(given, time.time() + given.limit_s)
+    path = given.out / f"{given.name}.jsonl"
+    lines = read(path) if path.exists() else [{"header": {}}]
+    header = lines[0]["header"]
+    last = {r["shape"]: {**r, "gpu": header["gpu"]} for r in lines[1:] if "shape" in r}
+    records = list(last.values())
+    rows = rows_of(records)
+    summary = summarise(rows, records) | {"modelled": given.dry_run, "conditions": header}
+    path = write(given.name, rows, summary, environment(), out=given.out)
+    print(*(f"{key}: {value}" for key, value in summary.items()), path.name, sep="\n", flush=True)
+    return 1 if summary["wrong"] or summary["failed"] or not rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
