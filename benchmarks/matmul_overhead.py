@@ -6,8 +6,8 @@ A round enqueues `calls` calls of each contestant and waits for the GPU, untimed
 never fills, so what is timed is Python, the launcher or torch, and the driver. Figures are microseconds a
 call: the median and the 1 % quantile over rounds, and the paired difference with a bootstrap interval. Rows:
 who serves (ours, torch), either layout, with and without `out`, sassafras.linear with B's transpose as the
-weight, the Python launcher, the operator that torch.compile and autograd use. Then the first call of a process,
-in fresh processes, and the chooser's first answers for shapes never tuned.
+weight, the Python launcher, the operator that torch.compile and autograd use. Then the first call of a
+process, in fresh processes, and the chooser's first answers for shapes never tuned.
 """
 
 from __future__ import annotations

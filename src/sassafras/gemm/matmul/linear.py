@@ -13,6 +13,7 @@ from ..configs.epilogue import ACTIVATIONS
 from . import api, plain_tensors
 from .api import torch
 from .composed import activated, composed
+from .torch_op import Linear
 
 _is_compiling = torch.compiler.is_compiling
 _functional = torch.nn.functional
@@ -42,7 +43,18 @@ def linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None,
     result = api._launch_linear(x, weight, bias, residual, ACTIVATIONS[activation])
     if result is None:  # it is known that torch serves this problem
         return _composed(x, weight, bias, activation, residual)
+    if result is not NotImplemented:
+        return result
+    if activation in _KEPT and torch.is_grad_enabled() and not plain_tensors.observed():
+        number = ACTIVATIONS[activation]
+        call = x, weight, bias, _KEPT[activation], number, residual
+        if any(t.requires_grad for t in call if isinstance(t, torch.Tensor)):
+            result = Linear.apply(api._launch_linear, *call)
     return _general(x, weight, bias, activation, residual) if result is NotImplemented else result
+
+
+#: activations whose gradients the result tells, as operators name them
+_KEPT = {None: "none", "relu": "relu"}
 
 
 def _general(x: Any, weight: Any, bias: Any, activation: str | None, residual: Any) -> Any:

@@ -37,7 +37,8 @@ class MatmulCall(NamedTuple):
     @property
     def tensors(self) -> tuple[Any, ...]:
         """Those that were given."""
-        return tuple(t for t in (*self[:4], self.addend) if t is not None)
+        more = self.out, self.bias, self.addend
+        return (self.a, self.b, *(t for t in more if t is not None))
 
     @property
     def extra(self) -> int:

@@ -81,6 +81,31 @@ def _differentiable(library: Any, operator: Any, composed: Callable[..., Any]) -
     library.impl(operator._opname, recorded, "Autograd", with_keyset=True)
 
 
+class Linear(torch.autograd.Function):
+    """activation(x @ weight^T + residual + bias) past the dispatcher: an operator in Python costs more.
+
+    Its arguments are the launcher's call, x, weight, bias, ``none`` or ``relu``, its number, the residual;
+    its result is what the call returns.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, launch: Any, *given: Any) -> Any:
+        """The call's result; kept for backward if it is a tensor."""
+        x, weight, bias, activation, number, residual = given
+        output = launch(x, weight, bias, residual, number)
+        if isinstance(output, torch.Tensor):
+            _save(ctx, output, x, weight, bias, activation, 1.0, residual)
+            ctx.by_columns[1] = not ctx.by_columns[1]
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        """Gradients, made of the operators."""
+        for_x, for_b, for_bias, for_residual = _backward(ctx, grad, turned=True)
+        for_weight = None if for_b is None else for_b.t()
+        return None, for_x, for_weight, for_bias, None, None, for_residual
+
+
 def _matrices(a: Any, b: Any) -> Any:
     torch._check(a.dim() == 2 and b.dim() == 2, lambda: "sassafras::mm takes two matrices")
     return _fake(a, b)
@@ -124,9 +149,10 @@ def _save(
     )
 
 
-def _backward(ctx: Any, grad: Any) -> tuple[Any, Any, Any, Any]:
-    """Gradients of a, b, bias and the residual."""
+def _backward(ctx: Any, grad: Any, turned: bool = False) -> tuple[Any, Any, Any, Any]:
+    """Gradients of a, b, bias and the residual; `turned`: b's transpose was kept."""
     a, b, bias, residual, result = ctx.saved_tensors
+    b = b.t() if turned and b is not None else b
     _, wants_a, wants_b, *wants_more = ctx.needs_input_grad
     alpha, (shape_a, shape_b) = ctx.alpha, ctx.shapes
     if ctx.activation == "relu":
