@@ -23,7 +23,8 @@ _HOME = {
     "SassafrasError": "core", "Space": "core", "Tolerance": "core", "Verdict": "core", "Workload": "core",
     "Strategy": "search", "Store": "store", "load": "targets",
     "autotune": "on_call", "install": "on_call", "uninstall": "deploy", "status": "deploy",
-    "matmul": "gemm.matmul.api",
+    "matmul": "gemm.matmul.api", "linear": "gemm.matmul.linear",
+    "accelerate": "gemm.matmul.layers", "restore": "gemm.matmul.layers", "layers": "gemm.matmul.layers",
 }  # fmt: skip
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     )
     from sassafras.deploy import status, uninstall
     from sassafras.gemm.matmul.api import matmul
+    from sassafras.gemm.matmul.layers import accelerate, layers, restore
+    from sassafras.gemm.matmul.linear import linear
     from sassafras.jobs.result import Result
     from sassafras.on_call import autotune, install
     from sassafras.precheck import Checked
@@ -66,9 +69,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget", "Buffer", "Candidate", "Case", "Checked", "Comparison", "Custom", "Device", "Evaluation",
     "Evaluator", "Interval", "Kernel", "Modelled", "Normal", "Result", "Results", "SassafrasError", "Space",
-    "Store", "Strategy", "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "autotune", "check",
-    "compare", "evolve", "explain", "install", "load", "matmul", "optimize", "optimize_all", "status",
-    "uninstall", "workload_of", "workloads_of",
+    "Store", "Strategy", "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "accelerate",
+    "autotune", "check", "compare", "evolve", "explain", "install", "layers", "linear", "load", "matmul",
+    "optimize", "optimize_all", "restore", "status", "uninstall", "workload_of", "workloads_of",
 ]  # fmt: skip
 
 

@@ -172,19 +172,22 @@ def choose(
     from sassafras.gemm.problem.shape import Shape
     from sassafras.gemm.select import predictor
     from sassafras.gemm.select.selector import Selector
+    from sassafras.gemm.select.table import tables_of
 
     if layout not in ("nn", "tn", "both"):
         raise SassafrasError(f"no layout {layout}", hint="nn, tn or both")
-    table = load_table(gpu)
+    table, near = load_table(gpu), tables_of(gpu)
     if table is None:
         raise SassafrasError("nothing was tuned for this GPU", where=gpu, hint="sassafras tune --products")
+    if near != gpu:
+        print(f"{gpu} was not tuned: the tables of {near} serve a Hopper GPU of this name.")
     if not shapes:
         raise SassafrasError("a shape is missing", hint="sassafras gemm choose 64x64x64")
     chooser = Selector(
         table,
         lt_version=table.header.get("cublaslt"),
-        model=predictor.shipped(gpu),
-        backward=predictor.shipped(gpu, PART),
+        model=predictor.shipped(near),
+        backward=predictor.shipped(near, PART),
     )
     rows = []
     for text in shapes:

@@ -9,7 +9,7 @@ from typing import Any
 from sassafras.core import SassafrasError, ToolMissing
 
 try:  # this module is loaded by the first use of sassafras.matmul; dynamo needs torch as its global
-    import torch
+    import torch as torch  # linear and layers take it from here, with this hint
 except ImportError as error:
     raise ToolMissing("sassafras.matmul needs torch", hint="pip install torch") from error
 
@@ -96,8 +96,18 @@ def _first(*call: Any) -> Any:
     return NotImplemented
 
 
-#: the launcher's call (`MatmulCall`) -> C, NotImplemented, or None where torch serves what Python composes
+def _first_linear(*call: Any) -> Any:
+    """The same for `sassafras.linear`."""
+    if _engine is None and isinstance(call[0], torch.Tensor) and call[0].device.type == "cuda":
+        _set_up()
+        return _launch_linear(*call)
+    return NotImplemented
+
+
+#: the launcher's calls (`MatmulCall`; x, weight, bias, residual, activation's number) -> C, NotImplemented,
+#: or None where torch serves what Python composes
 _launch: Any = _first
+_launch_linear: Any = _first_linear
 
 
 def _set_up() -> None:
@@ -116,6 +126,7 @@ def _make_engine() -> None:
         return
     side = Torch(
         matmul=torch.matmul,
+        linear=torch._C._nn.linear,
         empty_bytes=_empty_bytes,
         stream=torch._C._cuda_getCurrentRawStream,
         grad_enabled=torch.is_grad_enabled,
@@ -127,16 +138,16 @@ def _make_engine() -> None:
 
 def use(engine: Planner | None, *, device: str = "cuda", launch: Any = None) -> None:
     """Install an engine (tests and the benchmark do); None and no launch: as if never called."""
-    global _engine, _device, _launch
-    _engine, _device, _launch = engine, device, launch or _first
+    global _engine, _device, _launch, _launch_linear
+    _engine, _device, _launch, _launch_linear = engine, device, launch or _first, launch or _first_linear
     if engine is not None and launch is None:
         engine.attach(lambda launcher: _take(engine, launcher))
 
 
 def _take(engine: Planner, launcher: Any) -> None:
-    global _launch
+    global _launch, _launch_linear
     if _engine is engine:
-        _launch = launcher
+        _launch, _launch_linear = launcher, launcher.linear
 
 
 def status() -> dict[str, Any]:
@@ -153,16 +164,25 @@ def settle(timeout: float = 300.0) -> None:
 # -- the paths that are not fast ----------------------------------------------------------------------
 
 
-def _general(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> Any:
+def _general(
+    a: Any,
+    b: Any,
+    out: Any,
+    bias: Any,
+    activation: str | None,
+    alpha: float,
+    beta: float,
+    addend: Any = None,
+) -> Any:
     """Any eager call that the launcher did not take."""
-    call = (a, b, out, bias, activation, alpha, beta)
+    call = (a, b, out, bias, activation, alpha, beta, addend)
     if more := asks_more(bias, activation, alpha, beta):
         check(*call)
-    tensors = [a, b, *(t for t in (out, bias) if t is not None)]
+    tensors = [a, b, *(t for t in (out, bias, addend) if t is not None)]
     if not all(isinstance(t, torch.Tensor) for t in tensors):
         return composed(*call)
     if not plain_tensors.quiet():
-        return _recorded(*call) if _in_graph(a, b, out, bias, more) else composed(*call)
+        return _recorded(*call) if _in_graph(a, b, out, more, bias, addend) else composed(*call)
     if not all(map(plain_tensors.plain, tensors)):
         if all(type(t) in plain_tensors.KINDS for t in tensors) and a.device.type == b.device.type != _device:
             _ours(a, b, say=True)
@@ -172,7 +192,8 @@ def _general(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha:
     if not _ours(a, b, say=True):
         return composed(*call)
     if a.dim() == 1 and b.dim() == 2 and out is None:
-        return matmul(a.unsqueeze(0), b, None, bias, activation, alpha, beta).squeeze(0)
+        row = None if addend is None else addend.unsqueeze(0)
+        return _general(a.unsqueeze(0), b, None, bias, activation, alpha, beta, row).squeeze(0)
     if _engine is None or not fits(a, b):
         return composed(*call)
     if wants_grad(*tensors):
@@ -190,26 +211,29 @@ def _general(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha:
     return composed(*call)
 
 
-def _autocast(a: Any, b: Any, out: Any, bias: Any, *rest: Any) -> Any:
-    tensors = [a, b] if bias is None else [a, b, bias]
-    if out is not None or b.device != a.device or not {a.dtype, b.dtype} <= _CAST:
-        return composed(a, b, out, bias, *rest)
-    dtype = torch.get_autocast_dtype(a.device.type)
+def _autocast(
+    a: Any, b: Any, out: Any, bias: Any, activation: Any, alpha: float, beta: float, addend: Any
+) -> Any:
+    tensors, dtype = [a, b] if bias is None else [a, b, bias], torch.get_autocast_dtype(a.device.type)
+    promoted = addend is not None and addend.dtype != dtype  # sums are not cast
+    if out is not None or b.device != a.device or not {a.dtype, b.dtype} <= _CAST or promoted:
+        return composed(a, b, out, bias, activation, alpha, beta, addend)
     with torch.autocast(a.device.type, enabled=False):
         a, b, *cast = (t.to(dtype) for t in tensors)
-        return matmul(a, b, None, cast[0] if cast else None, *rest)
+        call = a, b, None, cast[0] if cast else None, activation, alpha, beta
+        return matmul(*call) if addend is None else _general(*call, addend)
 
 
 #: types that autocast casts, and that our kernels' types are cast from
 _CAST = {torch.float16, torch.bfloat16, torch.float32}
 
 
-def _served(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> Any:
+def _served(a: Any, b: Any, out: Any, bias: Any, activation: str | None, *more: Any) -> Any:
     """A call below autograd and modes; its plan is made if there is none yet. None: `composed` serves it."""
     engine = _engine
     if engine is None:
         return NotImplemented
-    call = (a, b, out, bias, ACTIVATIONS[activation], alpha, beta)
+    call = (a, b, out, bias, ACTIVATIONS[activation], *more)
     result = engine.launcher.raw(*call)
     if result is NotImplemented and (key := engine.launcher.key(*call)) is not None:
         engine.serve(key)
@@ -224,8 +248,10 @@ def _lie_well(
 ) -> bool:
     """Whether it is for another reason than strides that no plan can serve a call."""
     key, more = engine.launcher.key, (bias, ACTIVATIONS[activation])
-    if out is None or key(a, b, None, *more) is None:
-        return key(a, b, None, *more) is not None
+    if out is None:
+        return key(a, b, None, *more, *rest) is not None
+    if key(a, b, None, *more) is None:
+        return False
     if out.dtype != a.dtype or out.shape[:-2] != broadcast(a.shape[:-2], b.shape[:-2]):
         return True  # torch resizes or refuses
     apart = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=out.device)
@@ -235,16 +261,26 @@ def _lie_well(
 # -- graphs and gradients: the operators ----------------------------------------------------------------
 
 
-def _traced(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> Any:
+def _traced(
+    a: Any,
+    b: Any,
+    out: Any,
+    bias: Any,
+    activation: str | None,
+    alpha: float,
+    beta: float,
+    addend: Any = None,
+) -> Any:
     """The call as torch.compile sees it."""
+    call = (a, b, out, bias, activation, alpha, beta, addend)
     if more := asks_more(bias, activation, alpha, beta):
-        check(a, b, out, bias, activation, alpha, beta)
-    if _in_graph(a, b, out, bias, more) and not torch.is_autocast_enabled(a.device.type):
-        return _recorded(a, b, out, bias, activation, alpha, beta)
-    return composed(a, b, out, bias, activation, alpha, beta)
+        check(*call)
+    if _in_graph(a, b, out, more, bias, addend) and not torch.is_autocast_enabled(a.device.type):
+        return _recorded(*call)
+    return composed(*call)
 
 
-def _in_graph(a: Any, b: Any, out: Any, bias: Any, more: bool) -> bool:
+def _in_graph(a: Any, b: Any, out: Any, more: bool, *others: Any) -> bool:
     """Whether a graph is being made in which these stand for tensors of ours: it is to have our operator.
 
     Dynamo shows tensors as what they will be; other tracers show fakes of them, or them. Modes that make no
@@ -254,24 +290,33 @@ def _in_graph(a: Any, b: Any, out: Any, bias: Any, more: bool) -> bool:
         return False
     if not (fits(a, b) if more else b.dim() == 2 and a.dim() >= 2) or not _ours(a, b, say=False):
         return False
-    tensors = (a, b) if bias is None else (a, b, bias)
+    tensors = [a, b, *(t for t in others if t is not None)]
     if torch.compiler.is_dynamo_compiling():
         return all(type(t) in plain_tensors.KINDS for t in tensors)
     return plain_tensors.traced(*tensors)
 
 
-def _recorded(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> Any:
+def _recorded(
+    a: Any,
+    b: Any,
+    out: Any,
+    bias: Any,
+    activation: str | None,
+    alpha: float,
+    beta: float,
+    addend: Any = None,
+) -> Any:
     """Through an operator; `out` is None.
 
     Where a gradient is wanted, what the activation's derivative needs is kept: its argument, so that it is
     applied by torch (relu's needs only the result).
     """
     if asks_more(bias, activation, alpha, beta):
-        if bias is not None and bias.dtype != a.dtype:
-            return composed(a, b, None, bias, activation, alpha)
-        if activation not in (None, "relu") and wants_grad(a, b, bias):
-            return activated(_fused(a, b, bias, "none", alpha), activation)
-        return _fused(a, b, bias, activation or "none", alpha)
+        if any(t is not None and t.dtype != a.dtype for t in (bias, addend)):
+            return composed(a, b, None, bias, activation, alpha, beta, addend)
+        if activation not in (None, "relu") and wants_grad(a, b, bias, addend):
+            return activated(_fused(a, b, bias, "none", alpha, addend), activation)
+        return _fused(a, b, bias, activation or "none", alpha, addend)
     if b.dim() != 2 or (a.dim() != 2 and not a.is_contiguous()):  # flattening would copy
         return torch.matmul(a, b)
     if a.dim() == 2:
@@ -279,17 +324,25 @@ def _recorded(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha
     return _mm(a.flatten(0, -2), b).unflatten(0, a.shape[:-1])
 
 
-def _run(a: Any, b: Any, bias: Any = None, activation: str = "none", alpha: float = 1.0) -> Any:
+def _run(a: Any, b: Any, *rest: Any) -> Any:
     """The operators' implementation, below autograd and modes: a fresh result, contiguous."""
-    call = (a, b, None, bias, None if activation == "none" else activation, alpha, 0.0)
-    plain = all(plain_tensors.plain(t) for t in (a, b, bias) if t is not None)
+    call = _call(a, b, *rest)
+    plain = all(plain_tensors.plain(t) for t in call if isinstance(t, torch.Tensor))
     result = _served(*call) if plain else None
     return composed(*call).contiguous() if result is None or result is NotImplemented else result
 
 
-def _by_torch(a: Any, b: Any, bias: Any = None, activation: str = "none", alpha: float = 1.0) -> Any:
+def _call(
+    a: Any, b: Any, bias: Any = None, activation: str = "none", alpha: float = 1.0, residual: Any = None
+) -> tuple[Any, ...]:
+    """The operators' arguments as those of `composed`."""
+    beta = float(residual is not None)
+    return a, b, None, bias, None if activation == "none" else activation, alpha, beta, residual
+
+
+def _by_torch(*given: Any) -> Any:
     """What the operators do, out of torch's operators."""
-    return composed(a, b, None, bias, None if activation == "none" else activation, alpha)
+    return composed(*_call(*given))
 
 
 _mm, _fused = (register(name, _run, _by_torch) for name in ("mm", "fused"))

@@ -32,8 +32,16 @@ def composed(
     activation: str | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
+    addend: Any = None,
 ) -> Any:
-    """activation(alpha * a @ b + beta * out + bias) by torch. Raises what its operations raise."""
+    """activation(alpha * a @ b + beta * addend + bias) by torch. Raises what its operations raise.
+
+    Args:
+        addend: None: `out`.
+    """
+    if addend is not None:
+        value = composed(a, b, out, bias, None, alpha)
+        return activated(value + addend if beta == 1 else value + beta * addend, activation)
     if not asks_more(bias, activation, alpha, beta):
         return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
     if out is not None and not torch.compiler.is_compiling() and wants_grad(a, b, out, bias):
@@ -92,7 +100,16 @@ def wants_grad(*tensors: Any) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
-def check(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> None:
+def check(
+    a: Any,
+    b: Any,
+    out: Any,
+    bias: Any,
+    activation: str | None,
+    alpha: float,
+    beta: float,
+    addend: Any = None,
+) -> None:
     """Raises TypeError and SassafrasError for arguments that `matmul` does not take."""
     for name, number in (("alpha", alpha), ("beta", beta)):
         if isinstance(number, torch.Tensor):
@@ -103,7 +120,7 @@ def check(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: fl
     if activation not in ACTIVATIONS:
         known = ", ".join(str(name) for name in ACTIVATIONS)
         raise SassafrasError(f"no activation {activation!r}", where=_WHERE, hint=f"one of {known}")
-    if beta and out is None:
+    if beta and out is None and addend is None:
         raise SassafrasError("beta is a factor of what out holds, and there is no out", where=_WHERE)
     if bias is not None:
         if b.dim() < 2 or bias.dim() != 1 or bias.shape[0] != b.shape[-1]:

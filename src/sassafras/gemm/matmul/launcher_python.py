@@ -27,7 +27,7 @@ class Torch:
     """What both launchers ask of torch.
 
     Attributes:
-        matmul: ``torch.matmul``.
+        matmul, linear: ``torch.matmul``, ``torch.nn.functional.linear``.
         empty_bytes: (bytes, device ordinal) -> a fresh uint8 tensor.
         stream: device ordinal -> handle of the current stream.
         grad_enabled: is autograd recording?
@@ -40,6 +40,7 @@ class Torch:
     """
 
     matmul: Callable[..., Any]
+    linear: Callable[..., Any]
     empty_bytes: Callable[[int, int], Any]
     stream: Callable[[int], int]
     grad_enabled: Callable[[], bool]
@@ -154,12 +155,21 @@ class PythonLauncher:
 
     def __call__(self, *call: Any) -> Any:
         """C; NotImplemented when Python's slow path has to look; None where torch serves what it composes."""
-        asked = MatmulCall(*call)
+        return self._called(MatmulCall(*call))
+
+    def linear(self, x: Any, weight: Any, bias: Any, residual: Any, activation: int) -> Any:
+        """The same for activation(x @ weight^T + residual + bias)."""
+        if not self._torch.plain(weight) or weight.dim() != 2:
+            return NotImplemented
+        beta = float(residual is not None)
+        return self._called(MatmulCall(x, weight.t(), None, bias, activation, 1.0, beta, residual, weight))
+
+    def _called(self, asked: MatmulCall) -> Any:
         found = self._read(asked)
         if found is None or any(mode() for mode in self._torch.modes):
             return NotImplemented
         if self._torch.grad_enabled() and any(t.requires_grad for t in asked.tensors):
-            torchs = asked.extra == 0 and self._plans.get(found.problem, _UNKNOWN) is None
+            torchs = asked.torch_alone and self._plans.get(found.problem, _UNKNOWN) is None
             return self._by_torch(asked) if torchs else NotImplemented  # torch records its own gradients
         return self._run(asked, found)
 
@@ -236,9 +246,11 @@ class PythonLauncher:
         return read(asked, self._torch.device_type) if all(map(self._torch.plain, asked.tensors)) else None
 
     def _by_torch(self, asked: MatmulCall) -> Any:
-        if asked.extra:
+        if not asked.torch_alone:
             return None
         a, b, out = asked[:3]
+        if asked.weight is not None:
+            return self._torch.linear(a, asked.weight, asked.bias)
         return self._torch.matmul(a, b) if out is None else self._torch.matmul(a, b, out=out)
 
 

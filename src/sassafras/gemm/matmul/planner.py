@@ -41,15 +41,18 @@ SHIPPED = DATA / "cubins"
 
 @dataclass(slots=True)
 class PlannedGpu:
-    """What is known of one device; without a chooser `why_not` says why torch serves."""
+    """What is known of one device: the GPU whose tables serve; without a chooser, why torch serves."""
 
     name: str
     chooser: Selector | None
     why_not: str
+    tables_of: str | None = None
 
 
 def load_table(gpu: str) -> TunedTable | None:
     """``$SASSAFRAS_GEMM_TABLE`` alone, or what is shipped with what was tuned here on top; None without any.
+
+    For a GPU that was never tuned the nearest one's table is loaded (`table.tables_of`).
 
     Raises:
         SassafrasError: the file that the variable names cannot be used.
@@ -57,7 +60,8 @@ def load_table(gpu: str) -> TunedTable | None:
     if given := os.environ.get("SASSAFRAS_GEMM_TABLE"):
         return TunedTable.load(Path(given))
     found: TunedTable | None = None
-    for path in (tables.shipped_path(gpu, PART), tables.shipped_path(gpu), tuned_path(gpu)):
+    near = tables.tables_of(gpu)
+    for path in (tables.shipped_path(near, PART), tables.shipped_path(near), tuned_path(gpu)):
         if path.is_file():
             try:
                 loaded = TunedTable.load(path)
@@ -125,7 +129,7 @@ class Planner:
         with self._lock:
             if ordinal not in self._gpus:
                 name, capability = self.driver.facts(ordinal)
-                chooser, why = None, ""
+                chooser, why, near = None, "", tables.tables_of(name)
                 if capability != (9, 0):
                     why = f"our kernels are for sm_90, {name} is sm_{capability[0]}{capability[1]}"
                 else:
@@ -137,10 +141,12 @@ class Planner:
                         chooser = Selector(
                             found,
                             lt_version=lt.version if lt else None,
-                            model=predictor.shipped(name),
-                            backward=predictor.shipped(name, PART),
+                            model=predictor.shipped(near),
+                            backward=predictor.shipped(near, PART),
                         )
-                self._gpus[ordinal] = PlannedGpu(name, chooser, why)
+                        if near != name:
+                            self.note(f"{name} was not tuned: the tables of {near} serve it")
+                self._gpus[ordinal] = PlannedGpu(name, chooser, why, near if chooser else None)
             return self._gpus[ordinal]
 
     def choose(self, problem: Problem) -> Choice:
@@ -232,6 +238,7 @@ class Planner:
         activation: str | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
+        addend: Any = None,
     ) -> Callable[[], Any]:
         """A call that runs this configuration on these tensors and returns C, whatever would be chosen.
 
@@ -240,7 +247,7 @@ class Planner:
         Raises:
             SassafrasError: the tensors are no problem of ours, or the configuration cannot run them.
         """
-        asked = MatmulCall(a, b, out, bias, ACTIVATIONS[activation], alpha, beta)
+        asked = MatmulCall(a, b, out, bias, ACTIVATIONS[activation], alpha, beta, addend)
         plain = all(map(self.torch.plain, asked.tensors))
         found = read(asked, self.torch.device_type) if plain else None
         why = "no kernel takes such tensors" if found is None else why_illegal(config, found.problem)
@@ -356,7 +363,10 @@ class Planner:
                 "launcher": "python" if isinstance(self.launcher, PythonLauncher) else "compiled",
                 "counts": self.launcher.counts(),
                 "arch": ARCH,
-                "gpus": {str(o): {"name": g.name, "why_not": g.why_not} for o, g in self._gpus.items()},
+                "gpus": {
+                    str(o): {"name": g.name, "why_not": g.why_not, "tables_of": g.tables_of}
+                    for o, g in self._gpus.items()
+                },
                 "problems": [
                     {
                         "shape": str(p.shape),

@@ -17,7 +17,12 @@ BIAS, BETA, ALPHA, _ACTIVATION = 1, 2, 4, 3
 
 
 class MatmulCall(NamedTuple):
-    """activation(alpha * a @ b + beta * out + bias), with the activation's number in `ACTIVATIONS`."""
+    """activation(alpha * a @ b + beta * addend + bias), with the activation's number in `ACTIVATIONS`.
+
+    Attributes:
+        addend: None: `out`.
+        weight: what `b` is the transpose of, where torch.nn.functional.linear would serve the call.
+    """
 
     a: Any
     b: Any
@@ -26,19 +31,24 @@ class MatmulCall(NamedTuple):
     activation: int = 0
     alpha: float = 1.0
     beta: float = 0.0
+    addend: Any = None
+    weight: Any = None
 
     @property
     def tensors(self) -> tuple[Any, ...]:
         """Those that were given."""
-        if self.bias is None:
-            return self[:2] if self.out is None else self[:3]
-        return (self.a, self.b, self.bias) if self.out is None else self[:4]
+        return tuple(t for t in (*self[:4], self.addend) if t is not None)
 
     @property
     def extra(self) -> int:
         """`Problem.extra` of such a call."""
         flags = BIAS * (self.bias is not None) | BETA * (self.beta != 0) | ALPHA * (self.alpha != 1)
         return flags | self.activation << _ACTIVATION
+
+    @property
+    def torch_alone(self) -> bool:
+        """Whether one function of torch does all that is asked for."""
+        return self.extra == 0 or (self.weight is not None and self.extra == BIAS)
 
 
 class Problem(NamedTuple):
@@ -116,6 +126,7 @@ class ReadCall(NamedTuple):
     b: int
     c: int
     bias: int
+    addend: int
     leading: tuple[int, ...]
 
     def values(self, asked: MatmulCall, c: int) -> dict[str, int]:
@@ -125,7 +136,7 @@ class ReadCall(NamedTuple):
             return operands | _PRODUCT
         return operands | {
             "bias": self.bias,
-            "addend": c if asked.beta else 0,
+            "addend": (self.addend or c) if asked.beta else 0,
             "alpha": bits(asked.alpha) & 0xFFFFFFFF,
             "beta": bits(asked.beta) & 0xFFFFFFFF,
             "activation": asked.activation,
@@ -192,17 +203,18 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
 
     None: another device or type, extents that do not fit or are zero, strides that neither rows nor columns
     (with an epilogue or in batches: rows alone) at equal distances explain, an `out` of another shape or
-    overlapping an input.
+    overlapping an input, an addend that does not lie as a fresh C.
     """
     import torch
 
     a, b, out, bias = asked[:4]
+    addend = asked.addend
     device, dtype = a.device, a.dtype
     if a.dim() < 2 or b.dim() < 2:
         return None
     if device.type != device_type or dtype not in (torch.float16, torch.bfloat16):
         return None
-    for tensor in (b, out, bias):
+    for tensor in (b, out, bias, addend):
         if tensor is not None and (tensor.device != device or tensor.dtype != dtype):
             return None
     (*lead_a, m, k), (*lead_b, inner, n) = a.shape, b.shape
@@ -215,6 +227,10 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
     if bias is not None and (bias.shape != (n,) or (n > 1 and bias.stride(0) != 1)):
         return None
     if out is not None and out.shape != (*leading, m, n):
+        return None
+    if addend is not None and (out is not None or addend.shape != (*leading, m, n)):
+        return None
+    if addend is not None and not addend.is_contiguous():
         return None
     (*far_a, line_a, column_a), (*far_b, line_b, column_b) = a.stride(), b.stride()
     *far_c, line_c, column_c = (n, 1) if out is None else out.stride()
@@ -236,7 +252,7 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
     if (count > 1 or extra) and (left[0] or result[0]):
         return None
     at_a, at_b, at_bias = a.data_ptr(), b.data_ptr(), 0 if bias is None else bias.data_ptr()
-    at_c = 0 if out is None else out.data_ptr()
+    at_c, at_addend = 0 if out is None else out.data_ptr(), 0 if addend is None else addend.data_ptr()
     if out is not None:
         more, one = count - 1, _span(m, n, *result)
         taken = [
@@ -260,14 +276,14 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
         left[1],
         right[1],
         result[1],
-        int((at_a | at_b | at_c | at_bias) % 16 == 0),
+        int((at_a | at_b | at_c | at_bias | at_addend) % 16 == 0),
         count,
         step_a,
         step_b,
         step_c,
         extra,
     )
-    return ReadCall(problem, at_a, at_b, at_c, at_bias, leading)
+    return ReadCall(problem, at_a, at_b, at_c, at_bias, at_addend, leading)
 
 
 def _span(rows: int, columns: int, transposed: bool, leading: int) -> int:

@@ -1,8 +1,9 @@
 """``torch.ops.sassafras.mm`` and ``.fused``: the operators that torch.compile, autograd and tracers see.
 
-``mm(a, b)`` is the product of two matrices. ``fused(a, b, bias, activation, alpha)`` is
-activation(alpha * a @ b + bias) with a: (..., m, k), b: (..., k, n), leading extents as torch.matmul
-broadcasts them, bias: (n) or None, activation: ``none`` or a name of `epilogue.ACTIVATIONS`.
+``mm(a, b)`` is the product of two matrices. ``fused(a, b, bias, activation, alpha, residual)`` is
+activation(alpha * a @ b + residual + bias) with a: (..., m, k), b: (..., k, n), leading extents as
+torch.matmul broadcasts them, bias: (n) or None, residual: of the result's shape or None, activation: ``none``
+or a name of `epilogue.ACTIVATIONS`.
 
 Eager calls of sassafras.matmul go past them (an operator in Python costs some 6 us). The autograd formula is
 made of the operators themselves, so products of the backward pass have the portfolio too: dA = dC B^T,
@@ -21,7 +22,8 @@ from . import plain_tensors
 
 _SCHEMAS = {
     "mm": "(Tensor a, Tensor b) -> Tensor",
-    "fused": "(Tensor a, Tensor b, Tensor? bias, str activation, float alpha) -> Tensor",
+    "fused": "(Tensor a, Tensor b, Tensor? bias, str activation, float alpha, Tensor? residual=None)"
+    " -> Tensor",
 }
 _KEPT: list[Any] = []  # registrations last as long as these objects
 
@@ -64,7 +66,8 @@ def _differentiable(library: Any, operator: Any, composed: Callable[..., Any]) -
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> Any:
-            return (None, *_backward(ctx, grad), None, None)[: len(ctx.needs_input_grad)]
+            *product, residual = _backward(ctx, grad)
+            return (None, *product, None, None, residual)[: len(ctx.needs_input_grad)]
 
     def recorded(keyset: Any, *inputs: Any) -> Any:
         tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
@@ -83,7 +86,7 @@ def _matrices(a: Any, b: Any) -> Any:
     return _fake(a, b)
 
 
-def _fake(a: Any, b: Any, bias: Any = None, activation: str = "none", alpha: float = 1.0) -> Any:
+def _fake(a: Any, b: Any, *more: Any) -> Any:
     torch._check(a.dim() >= 2 and b.dim() >= 2, lambda: "sassafras::fused takes matrices and batches of them")
     torch._check(
         a.shape[-1] == b.shape[-2], lambda: f"extents do not fit: {tuple(a.shape)} and {tuple(b.shape)}"
@@ -97,7 +100,14 @@ def _fake(a: Any, b: Any, bias: Any = None, activation: str = "none", alpha: flo
 
 
 def _save(
-    ctx: Any, output: Any, a: Any, b: Any, bias: Any = None, activation: str = "none", alpha: float = 1.0
+    ctx: Any,
+    output: Any,
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    activation: str = "none",
+    alpha: float = 1.0,
+    residual: Any = None,
 ) -> None:
     """What the gradients that are wanted need: an operand is kept for the other's gradient alone (one that is
     not may change before backward), and both for the argument of an activation."""
@@ -109,19 +119,22 @@ def _save(
         a if for_b or again else None,
         b if for_a or again else None,
         bias if again else None,
+        residual if again else None,
         output if activation == "relu" else None,
     )
 
 
-def _backward(ctx: Any, grad: Any) -> tuple[Any, Any, Any]:
-    a, b, bias, result = ctx.saved_tensors
+def _backward(ctx: Any, grad: Any) -> tuple[Any, Any, Any, Any]:
+    """Gradients of a, b, bias and the residual."""
+    a, b, bias, residual, result = ctx.saved_tensors
     _, wants_a, wants_b, *wants_more = ctx.needs_input_grad
     alpha, (shape_a, shape_b) = ctx.alpha, ctx.shapes
     if ctx.activation == "relu":
         grad = torch.ops.aten.threshold_backward(grad, result, 0)
     elif ctx.activation != "none":  # once more, for the activation's argument
         before = _product(a, b, alpha)
-        grad = _slope(grad, before if bias is None else before + bias, ctx.activation)
+        before = before if bias is None else before + bias
+        grad = _slope(grad, before if residual is None else before + residual, ctx.activation)
     for_a = for_b = for_bias = None
     lines = grad.reshape(-1, grad.shape[-1])
     plain = len(shape_b) == 2 and alpha == 1  # of plain products more is known, and they read any layout
@@ -137,7 +150,7 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, Any, Any]:
             for_b = _product(a.mT, grad, alpha).sum_to_size(shape_b)
     if wants_more and wants_more[0]:
         for_bias = grad.sum(tuple(range(grad.dim() - 1)))
-    return for_a, for_b, for_bias
+    return for_a, for_b, for_bias, grad if wants_more[3:] == [True] else None
 
 
 def _gradient(left: Any, right: Any, columns: bool) -> Any:
@@ -178,16 +191,16 @@ def _vmap_of(composed: Callable[..., Any]) -> Callable[..., Any]:
     """A batch more is torch's."""
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, int]:
-        tensors = [t for t in inputs[:3] if t is not None]
-        rank = max(t.dim() - (at is not None) for t, at in zip(tensors, in_dims, strict=False))
+        pairs = list(zip(inputs, in_dims, strict=True))
+        rank = max(t.dim() - (at is not None) for t, at in pairs if isinstance(t, torch.Tensor))
 
         def in_front(tensor: Any, at: int | None) -> Any:
-            if tensor is None or at is None:
+            if at is None:
                 return tensor
             moved = tensor.movedim(at, 0)
             return moved.reshape(len(moved), *[1] * (rank - moved.dim() + 1), *moved.shape[1:])
 
-        return composed(*map(in_front, inputs[:3], in_dims), *inputs[3:]), 0
+        return composed(*(in_front(*pair) for pair in pairs)), 0
 
     return rule
 

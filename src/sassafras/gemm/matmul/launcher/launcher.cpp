@@ -15,41 +15,37 @@ namespace {
 
 // The arguments of a call: 1; 0: Python has to look at them; -1 with a Python error set.
 int parse(PyObject *const *args, Py_ssize_t count, Arguments &asked) {
-    if (count < 2 || count > 7) {
-        PyErr_SetString(PyExc_TypeError, "a, b, out, bias, activation, alpha and beta are expected, by position");
+    if (count < 2 || count > 8) {
+        PyErr_SetString(PyExc_TypeError, "a, b, out, bias, activation, alpha, beta, addend are expected, by position");
         return -1;
     }
     asked.a = args[0], asked.b = args[1];
     if (count > 2 && args[2] != Py_None) asked.out = args[2];
     if (count > 3 && args[3] != Py_None) asked.bias = args[3];
-    for (Py_ssize_t i = 5; i < count; ++i) // tensors would be waited for, and their gradients lost
+    for (Py_ssize_t i = 5; i < count && i < 7; ++i) // tensors would be waited for, and their gradients lost
         if (!PyFloat_Check(args[i]) && !PyLong_Check(args[i])) return 0;
     if (count > 4) asked.activation = PyLong_AsLong(args[4]);
     if (count > 5) asked.alpha = PyFloat_AsDouble(args[5]);
     if (count > 6) asked.beta = PyFloat_AsDouble(args[6]);
     if (PyErr_Occurred()) return -1;
-    return asked.beta == 0 || asked.out;
+    if (count > 7 && args[7] != Py_None && asked.beta != 0) asked.addend = args[7];
+    return asked.beta == 0 || asked.out || asked.addend;
 }
 
 // Whether a predicate holds for all tensors of a call.
 template <class F> bool every(const Launcher *self, const Arguments &asked, F holds) {
-    for (PyObject *tensor : {asked.a, asked.b, asked.out, asked.bias})
+    for (PyObject *tensor : {asked.a, asked.b, asked.out, asked.bias, asked.addend})
         if (tensor && !holds(self, tensor)) return false;
     return true;
 }
 
-// launcher(a, b, out=None, bias=None, activation's number=0, alpha=1, beta=0) -> C; NotImplemented: Python has to look;
-// None: torch serves what Python composes
-PyObject *called(PyObject *object, PyObject *const *args, size_t flags, PyObject *kwnames) {
-    auto *self = (Launcher *)object;
-    Arguments asked;
-    const int usable = parse(args, kwnames ? 0 : PyVectorcall_NARGS(flags), asked);
-    if (usable < 0) return nullptr;
-    if (!usable || !every(self, asked, unwrapped)) Py_RETURN_NOTIMPLEMENTED;
+// C; NotImplemented: Python has to look; None: torch serves what Python composes
+PyObject *serve(Launcher *self, const Arguments &asked) {
+    if (!every(self, asked, unwrapped)) Py_RETURN_NOTIMPLEMENTED;
     Call call;
     const Held plan = planned(self, asked, call);
     if (!plan) Py_RETURN_NOTIMPLEMENTED;
-    const bool torchs = plan->kind == Kind::Torch && call.key.extra == 0;
+    const bool torchs = plan->kind == Kind::Torch && torch_alone(asked, call);
     const int seen = observed(torchs ? self->watchers : self->modes);
     if (seen < 0) return nullptr;
     if (seen) Py_RETURN_NOTIMPLEMENTED;
@@ -59,6 +55,30 @@ PyObject *called(PyObject *object, PyObject *const *args, size_t flags, PyObject
     if (grad < 0) return nullptr;
     if (grad) Py_RETURN_NOTIMPLEMENTED;
     return run(self, plan, asked, call);
+}
+
+// launcher(a, b, out=None, bias=None, activation's number=0, alpha=1, beta=0, addend=None)
+PyObject *called(PyObject *object, PyObject *const *args, size_t flags, PyObject *kwnames) {
+    Arguments asked;
+    const int usable = parse(args, kwnames ? 0 : PyVectorcall_NARGS(flags), asked);
+    if (usable < 0) return nullptr;
+    if (!usable) Py_RETURN_NOTIMPLEMENTED;
+    return serve((Launcher *)object, asked);
+}
+
+// linear(x, weight, bias, residual, activation's number): activation(x @ weight^T + residual + bias)
+PyObject *linear(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError, "x, weight, bias, residual and activation are expected, by position");
+        return nullptr;
+    }
+    Arguments asked;
+    asked.a = args[0], asked.b = args[1], asked.linear = true;
+    if (args[2] != Py_None) asked.bias = args[2];
+    if (args[3] != Py_None) asked.addend = args[3], asked.beta = 1;
+    asked.activation = PyLong_AsLong(args[4]);
+    if (PyErr_Occurred()) return nullptr;
+    return serve((Launcher *)object, asked);
 }
 
 // raw(...): the same whatever modes are active
@@ -177,7 +197,8 @@ PyObject *counts(PyObject *object, PyObject *) {
 
 // launcher_python.py's Torch, in part tuples.
 constexpr struct { const char *name; PyObject *Launcher::*member; bool tuple; } kAsked[] = {
-    {"matmul", &Launcher::matmul, false},     {"empty_bytes", &Launcher::empty_bytes, false},
+    {"matmul", &Launcher::matmul, false},     {"linear", &Launcher::torch_linear, false},
+    {"empty_bytes", &Launcher::empty_bytes, false},
     {"stream", &Launcher::stream, false},     {"strict", &Launcher::strict, false},
     {"admit", &Launcher::admit, false},       {"grad_enabled", &Launcher::grad_enabled, false},
     {"modes", &Launcher::modes, true},        {"watchers", &Launcher::watchers, true},
@@ -244,6 +265,7 @@ void dealloc(PyObject *object) {
 }
 
 PyMethodDef methods[] = {
+    {"linear", (PyCFunction)(void (*)(void))linear, METH_FASTCALL, "the call with a weight (n, k) as b's transpose"},
     {"raw", (PyCFunction)(void (*)(void))raw, METH_FASTCALL, "run a plan whatever modes are active"},
     {"key", (PyCFunction)(void (*)(void))key_of, METH_FASTCALL, "the problem as a tuple, or None"},
     {"add_torch", add_torch, METH_O, "let torch serve a problem"},

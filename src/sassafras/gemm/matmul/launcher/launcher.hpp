@@ -16,7 +16,7 @@ struct Launcher {
     PyTypeObject *tensor, *parameter;
     PyObject *mm; // for two matrices: torch.matmul gets there by a detour
     // launcher_python.py's Torch
-    PyObject *matmul, *empty_bytes, *stream, *grad_enabled, *strict, *modes, *watchers, *views, *admit;
+    PyObject *matmul, *torch_linear, *empty_bytes, *stream, *grad_enabled, *strict, *modes, *watchers, *views, *admit;
     PyObject *new_empty, *requires_grad, *names; // interned; kwnames ("out",)
     int device_type;
     LaunchKernelEx launch;
@@ -76,7 +76,7 @@ int wants_grad(Launcher *self, PyObject *tensor) {
 // Would autograd record this call? (-1: a Python error)
 int tracked(Launcher *self, const Arguments &asked) {
     int grad = 0;
-    for (PyObject *tensor : {asked.a, asked.b, asked.out, asked.bias})
+    for (PyObject *tensor : {asked.a, asked.b, asked.out, asked.bias, asked.addend})
         if (tensor && grad == 0) grad = wants_grad(self, tensor);
     if (grad <= 0) return grad;
     PyObject *said = PyObject_CallNoArgs(self->grad_enabled);
@@ -87,10 +87,16 @@ int tracked(Launcher *self, const Arguments &asked) {
 
 // --- running a plan ----------------------------------------------------------------------------------------------
 
-// torch.matmul's result; None where more is asked for, which Python composes.
+// Whether one function of torch does all that is asked for.
+bool torch_alone(const Arguments &asked, const Call &call) {
+    return call.key.extra == 0 || (asked.linear && call.key.extra == kBiasAlone);
+}
+
+// torch.matmul's or linear's result; None where more is asked for, which Python composes.
 PyObject *by_torch(Launcher *self, const Arguments &asked, const Call &call) {
-    if (call.key.extra) Py_RETURN_NONE;
-    PyObject *args[3] = {asked.a, asked.b, asked.out};
+    if (!torch_alone(asked, call)) Py_RETURN_NONE;
+    PyObject *args[3] = {asked.a, asked.b, asked.linear ? asked.bias : asked.out};
+    if (asked.linear) return PyObject_Vectorcall(self->torch_linear, args, asked.bias ? 3 : 2, nullptr);
     return PyObject_Vectorcall(call.matrices ? self->mm : self->matmul, args, 2, asked.out ? self->names : nullptr);
 }
 
@@ -207,7 +213,7 @@ int enqueue(Launcher *self, const Plan &plan, const Arguments &asked, const Call
         return self->lt_matmul(plan.handle, plan.operation, &one, call.b, plan.first, call.a, plan.second, &zero, c,
                                plan.out, c, plan.out, plan.algorithm, workspace, plan.workspace, stream);
     }
-    const uint64_t addend = asked.beta != 0 ? (uintptr_t)c : 0;
+    const uint64_t addend = asked.beta == 0 ? 0 : (uintptr_t)(asked.addend ? call.addend : c);
     const uint64_t values[kValues] = {
         (uintptr_t)call.a,    (uintptr_t)call.b, (uintptr_t)c,           (uintptr_t)workspace,
         (uintptr_t)call.bias, addend,            float_bits(asked.alpha), float_bits(asked.beta), (uint64_t)asked.activation};

@@ -30,12 +30,14 @@ struct ExchangeApi {
     int (*current_stream)(int32_t device_type, int32_t device_id, void **out);
 };
 constexpr uint8_t kFloat = 2, kBfloat = 4;
+constexpr uint8_t kBiasAlone = 1; // Key::extra of a product with a bias
 
 // --- what a call looks like ------------------------------------------------------------------------------------
 
-// activation(alpha * a @ b + beta * out + bias), as Python calls it.
+// activation(alpha * a @ b + beta * addend + bias), as Python calls it. Without an addend of its own, `out` is one.
 struct Arguments {
-    PyObject *a, *b, *out = nullptr, *bias = nullptr;
+    PyObject *a, *b, *out = nullptr, *bias = nullptr, *addend = nullptr;
+    bool linear = false; // b is given as its transpose, torch.nn.functional.linear's weight
     long activation = 0;
     double alpha = 1, beta = 0;
     uint8_t extra() const {
@@ -77,7 +79,7 @@ struct Hash {
 // A call after its tensors were read.
 struct Call {
     Key key;
-    void *a, *b, *c, *bias;
+    void *a, *b, *c, *bias, *addend;
     int64_t rows, columns, leading[8]; // of each result, as the caller sees it; extents of the batch
     int ndim;                          // of them
     bool matrices;                     // both operands
@@ -158,7 +160,9 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
     if (a.device.type != device_type || !alike(b, a)) return false;
     if (a.dtype.bits != 16 || a.dtype.lanes != 1 || (a.dtype.code != kFloat && a.dtype.code != kBfloat))
         return false;
-    if (a.ndim < 2 || a.ndim > 8 || b.ndim < 2 || b.ndim > 8) return false;
+    if (a.ndim < 2 || a.ndim > 8 || b.ndim < 2 || b.ndim > 8 || (asked.linear && b.ndim != 2)) return false;
+    int64_t turned[4] = {b.shape[1], b.shape[0], b.strides[1], b.strides[0]};
+    if (asked.linear) b.shape = turned, b.strides = turned + 2;
     const int64_t *tail_a = a.shape + a.ndim - 2, *tail_b = b.shape + b.ndim - 2;
     int64_t m = tail_a[0];
     const int64_t k = tail_a[1], n = tail_b[1];
@@ -174,7 +178,7 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
         matrices *= call.leading[d];
     }
     if (matrices < 1) return false;
-    call.a = address(a), call.b = address(b), call.c = call.bias = nullptr;
+    call.a = address(a), call.b = address(b), call.c = call.bias = call.addend = nullptr;
     int64_t line_a = a.strides[a.ndim - 2], line_c = n, column_c = 1; // a fresh C's
     if (asked.out) {
         if (!view(api, asked.out, c) || !alike(c, a) || c.ndim != call.ndim + 2 ||
@@ -190,6 +194,16 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
             (n > 1 && v.strides[0] != 1))
             return false;
         call.bias = address(v);
+    }
+    if (asked.addend) { // without gaps, as a fresh C
+        if (asked.out || !view(api, asked.addend, v) || !alike(v, a) || v.ndim != call.ndim + 2) return false;
+        int64_t step = 1;
+        for (int d = v.ndim - 1; d >= 0; --d) {
+            const int64_t wanted = d < call.ndim ? call.leading[d] : d == call.ndim ? m : n;
+            if (v.shape[d] != wanted || (wanted > 1 && v.strides[d] != step)) return false;
+            step *= wanted;
+        }
+        call.addend = address(v);
     }
     int64_t step_a = 0, step_b = 0, step_c = 0;
     if (matrices > 1) {
@@ -231,7 +245,8 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
     }
     key.device = a.device.id, key.dtype = a.dtype.code == kBfloat;
     key.transposed = (uint8_t)(b_transposed | (a_transposed << 1));
-    key.aligned = (((uintptr_t)call.a | (uintptr_t)call.b | (uintptr_t)call.c | (uintptr_t)call.bias) & 15) == 0;
+    key.aligned = (((uintptr_t)call.a | (uintptr_t)call.b | (uintptr_t)call.c | (uintptr_t)call.bias |
+                    (uintptr_t)call.addend) & 15) == 0;
     return true;
 }
 

@@ -1,0 +1,195 @@
+"""`sassafras.accelerate`: every plain torch.nn.Linear of a model calls `sassafras.linear`.
+
+An accelerated layer changes its class and nothing else: parameters, names, hooks and attributes stay, and
+`restore` sets the class back. A subclass of torch.nn.Linear may compute anything, so it is left alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sassafras.core import SassafrasError
+
+from . import api, plain_tensors
+from .api import torch
+from .linear import linear
+from .problem import BIAS, Problem
+
+#: rows of inputs whose kernels are waited for unless they are given
+_TOKENS = tuple(2**i for i in range(13))
+
+
+class Linear(torch.nn.Linear):
+    """An accelerated torch.nn.Linear; pickled as a plain one, so that a file needs no sassafras."""
+
+    def forward(self, input: Any) -> Any:
+        """As torch.nn.Linear; parameters are read at each call."""
+        return linear(input, self.weight, self.bias)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        made = super().__reduce_ex__(protocol)
+        if type(self) is not Linear:
+            return made
+        return torch.nn.Linear, (1, 1, True, "meta"), made[2]  # parameters are in the state
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        memo[id(self)] = copied = type(self).__new__(type(self))
+        copied.__setstate__(copy.deepcopy(self.__dict__, memo))
+        return copied
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A linear layer of a model.
+
+    Attributes:
+        name: as in `named_modules`.
+        n, k: outputs and inputs.
+        accelerated: whether it calls `sassafras.linear`.
+        why_not: why torch serves it always; empty if it is accelerated.
+        served: rows of an input -> ``ours``, ``lt`` (a tuned cuBLASLt algorithm) or ``torch``, for forward
+            products of this process that have the layer's extents, type, device and bias.
+    """
+
+    name: str
+    n: int
+    k: int
+    accelerated: bool
+    why_not: str = ""
+    served: dict[int, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        rows = ", ".join(f"{m}: {who}" for m, who in sorted(self.served.items())) or "no call yet"
+        return f"{self.name} {self.n}x{self.k}: {rows if self.accelerated else 'torch, ' + self.why_not}"
+
+
+def accelerate(model: Any, *, wait: bool = False, tokens: Sequence[int] = ()) -> Any:
+    """Let every plain `torch.nn.Linear` of a model call `sassafras.linear`, in place; `restore` undoes it.
+
+    Left to torch, and counted in one warning: subclasses of nn.Linear (quantised layers), layers with a
+    replaced forward, weights that are tensor subclasses, on the CPU or meta device, of other types than FP16
+    and BF16, or on a GPU without kernels. Whether a kernel of ours runs is decided at each call, as in
+    `matmul`. state_dict, hooks, training, torch.compile, DDP, FSDP and copies work as before; DTensors are
+    multiplied by torch. A second call takes in layers that have become eligible.
+
+    Args:
+        model: a torch.nn.Module.
+        wait: return when the launcher and the kernels asked for are built. Without `tokens`, these are the
+            kernels for inputs of 1, 2, 4, ..., 4096 rows.
+        tokens: rows of inputs (batch size times sequence length) for which kernels are asked for now; others
+            are built in the background by the first calls that need them, while torch serves.
+
+    Returns:
+        The model.
+
+    Raises:
+        SassafrasError: not a torch.nn.Module, or `tokens` are no positive integers.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise SassafrasError(
+            f"a torch.nn.Module is expected, not {type(model).__name__}", where="sassafras.accelerate"
+        )
+    if not all(isinstance(rows, int) and rows > 0 for rows in tokens):
+        raise SassafrasError(f"tokens are positive integers, not {tokens!r}", where="sassafras.accelerate")
+    found = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+    left: Counter[str] = Counter()
+    ours = []
+    for layer in found:
+        if why := _why_not(layer):
+            left[why] += 1
+            continue
+        layer.__class__ = Linear
+        ours.append(layer)
+    if left or not found:
+        _say(len(found), left)
+    if wait and api._engine is not None:
+        api.settle()  # plans of the launcher that serves until then are dropped
+    keys = {key for layer in ours for key in _keys(layer, tokens or (_TOKENS if wait else ()))}
+    for turn in range(2 if wait else 1):  # a second time with the kernels that have been compiled
+        for key in keys:
+            api._engine.serve(key)  # type: ignore[union-attr]
+        if wait and turn == 0:
+            api.settle()
+    return model
+
+
+def restore(model: Any) -> Any:
+    """Make the layers that `accelerate` changed plain `torch.nn.Linear` layers again; returns the model."""
+    for layer in model.modules():
+        if type(layer) is Linear:
+            layer.__class__ = torch.nn.Linear
+    return model
+
+
+def layers(model: Any) -> list[Layer]:
+    """The linear layers of a model, with what serves them in this process."""
+    found = []
+    problems = api._engine.served if api._engine else {}
+    for name, layer in model.named_modules():
+        if not isinstance(layer, torch.nn.Linear):
+            continue
+        n, k = layer.out_features, layer.in_features
+        if type(layer) is not Linear:
+            found.append(Layer(name, n, k, False, _why_not(layer) or "not accelerated"))
+            continue
+        kind = (layer.weight.device.index or 0, n, k, BIAS * (layer.bias is not None), "tn")
+        served = {
+            p.m: choice.member
+            for p, choice in problems.items()
+            if (p.device, p.n, p.k, p.extra, p.layout) == kind
+            and plain_tensors.DTYPES[p.dtype] == layer.weight.dtype
+        }
+        found.append(Layer(name, n, k, True, "", served))
+    return found
+
+
+def _why_not(layer: Any) -> str:
+    """Why a linear layer is left to torch; empty if it is or can be accelerated."""
+    if type(layer) not in (torch.nn.Linear, Linear):
+        return f"of class {type(layer).__name__}"
+    if "forward" in layer.__dict__:
+        return "with a replaced forward"
+    weight = layer.weight
+    distributed = sys.modules.get("torch.distributed.tensor")
+    # FSDP's are plain in forward; others are torch's there
+    sharded = distributed is not None and isinstance(weight, distributed.DTensor)
+    if type(weight) not in plain_tensors.KINDS and not sharded:
+        return f"with a weight of class {type(weight).__name__}"
+    if weight.device.type != api._device:
+        return f"on the {weight.device.type} device"
+    if weight.dtype not in plain_tensors.DTYPES:
+        return f"of type {str(weight.dtype).removeprefix('torch.')}"
+    if api._engine is None:
+        api._set_up()
+    if api._engine is None:
+        return "without a CUDA driver that serves"
+    return api._engine.gpu(weight.device.index or 0).why_not
+
+
+def _keys(layer: Any, tokens: Sequence[int]) -> list[Problem]:
+    """The problems of a layer's forward for inputs of so many rows."""
+    weight, engine = layer.weight, api._engine
+    if not tokens or engine is None or not plain_tensors.plain(weight):
+        return []
+    bias = None if layer.bias is None else layer.bias.detach()
+    key = engine.launcher.key(weight.new_empty((2, weight.shape[1])), weight.detach().t(), None, bias)
+    return [] if key is None else [Problem(*key)._replace(m=rows) for rows in tokens]
+
+
+_said: set[str] = set()
+
+
+def _say(count: int, left: Counter[str]) -> None:
+    """What is left to torch, once a process in these words."""
+    reasons = ", ".join(f"{number} {why}" for why, number in sorted(left.items()))
+    text = f"{left.total()} of {count} linear layers are left to torch: {reasons}"
+    text = text if count else "the model has no torch.nn.Linear"
+    if text not in _said:
+        _said.add(text)
+        warnings.warn(f"sassafras.accelerate: {text}", RuntimeWarning, stacklevel=3)

@@ -1,0 +1,82 @@
+"""`sassafras.linear`: torch.nn.functional.linear, with bias, residual and activation in one kernel.
+
+It is the product with `weight` as the transpose of `matmul`'s second operand, and shares its problems.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sassafras.core import SassafrasError
+
+from ..configs.epilogue import ACTIVATIONS
+from . import api, plain_tensors
+from .api import torch
+from .composed import activated, composed
+
+_is_compiling = torch.compiler.is_compiling
+_functional = torch.nn.functional
+
+
+def linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None, residual: Any = None) -> Any:
+    """activation(x @ weight^T + residual + bias), as `torch.nn.functional.linear`: shapes, errors, gradients.
+
+    Where a kernel of ours serves, everything is FP32 until one rounding at the end, and the residual is read
+    where it lies. Where torch serves, it is torch.nn.functional.linear, then the residual's sum and the
+    activation, each rounding to the type. Types, devices, layouts, autograd, autocast, torch.compile and CUDA
+    graphs: as `sassafras.matmul`.
+
+    Args:
+        x: (..., k).
+        weight: (n, k).
+        bias: (n).
+        activation: ``relu``, ``gelu`` (exact), ``gelu_tanh`` or ``silu``.
+        residual: (..., n), added to the product, before the activation; not written.
+
+    Raises:
+        RuntimeError: what torch.nn.functional.linear raises.
+        SassafrasError: an unknown activation, a residual of another shape than the result.
+    """
+    if _is_compiling() or activation not in ACTIVATIONS:
+        return _general(x, weight, bias, activation, residual)
+    result = api._launch_linear(x, weight, bias, residual, ACTIVATIONS[activation])
+    if result is None:  # it is known that torch serves this problem
+        return _composed(x, weight, bias, activation, residual)
+    return _general(x, weight, bias, activation, residual) if result is NotImplemented else result
+
+
+def _general(x: Any, weight: Any, bias: Any, activation: str | None, residual: Any) -> Any:
+    """Any call that the launcher did not take."""
+    if activation not in ACTIVATIONS:
+        known = ", ".join(str(name) for name in ACTIVATIONS)
+        raise SassafrasError(
+            f"no activation {activation!r}", where="sassafras.linear", hint=f"one of {known}"
+        )
+    tensors = [x, weight, *(t for t in (bias, residual) if t is not None)]
+    if not all(isinstance(t, torch.Tensor) for t in tensors):
+        return _functional.linear(x, weight, bias)  # which raises
+    if residual is not None and residual.shape != (*x.shape[:-1], *weight.shape[:-1]):
+        raise SassafrasError(
+            f"residual is {tuple(residual.shape)}, the result {(*x.shape[:-1], *weight.shape[:-1])}",
+            where="sassafras.linear",
+        )
+    fits = x.dim() > 0 and weight.dim() == 2 and x.shape[-1] == weight.shape[1]
+    fits = fits and 0 not in (*x.shape, *weight.shape)
+    if not fits or (bias is not None and bias.shape != weight.shape[:1]):
+        return _composed(x, weight, bias, activation, residual)  # torch broadcasts or raises
+    if not _is_compiling() and plain_tensors.quiet():
+        ours, serve = all(map(plain_tensors.plain, tensors)), api._general
+    else:
+        ours, serve = api._in_graph(x, weight, None, False, bias, residual), api._recorded
+        ours = ours and not torch.is_autocast_enabled(x.device.type)
+    if not ours:  # a subclass may have a rule for linear alone
+        return _composed(x, weight, bias, activation, residual)
+    return serve(x, weight.t(), None, bias, activation, 1.0, float(residual is not None), residual)
+
+
+def _composed(x: Any, weight: Any, bias: Any, activation: str | None, residual: Any) -> Any:
+    """By torch, whose library has some epilogues."""
+    if residual is None and activation is not None and type(weight) in plain_tensors.KINDS:
+        return composed(x, weight.t(), None, bias, activation)
+    value = _functional.linear(x, weight, bias)
+    return activated(value if residual is None else value + residual, activation)
