@@ -20,18 +20,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, code_digest, geomean, write
-from forward_rows import interval
+from common import code_digest, journal_options, journal_path, write
+from program_rows import context_rows, context_summary
 
 TOKENS = (1, 3, 8, 16, 17, 33, 64, 96, 127, 200, 333, 1000, 3000)
 #: (n, k) of layers; none of them, at any m, is in a table or in training data
@@ -115,29 +112,24 @@ class Products:
         return found
 
     def _plain(self) -> list[Callable[[], Any]]:
-        from sassafras.gemm.configs.base import PLAIN
-
+        """Our configuration launched plainly, if it is not; notes who served."""
         if self.stage.modelled:
             self.served = self.stage.served().get("tn", {})
             return []
+        from sassafras.gemm.configs.base import PLAIN
         from sassafras.gemm.matmul import api
         from sassafras.gemm.matmul.problem import DTYPES
 
-        served = api._engine.served.items() if api._engine else ()
-        ours = [
-            c for p, c in served if (p.shape, DTYPES[p.dtype], p.layout) == (self.shape, self.dtype, "tn")
-        ]
-        if not ours:
-            return []
-        choice = ours[-1]
-        self.served = {"member": choice.member, "why": choice.why, "in_table": choice.row is not None}
-        if choice.config is None or choice.member != "ours":
-            return []
-        self.served["config"] = choice.config.name
-        if choice.config.mode == PLAIN:
-            return []
-        plain = replace(choice.config, mode=PLAIN)
-        return [api._engine.bind(plain, s.a, s.b["tn"].t(), s.c) for s in self.sets]
+        mine, served = (self.shape, self.dtype, "tn"), api._engine.served if api._engine else {}
+        for problem, choice in served.items():
+            if (problem.shape, DTYPES[problem.dtype], problem.layout) != mine or problem.extra:
+                continue
+            config = choice.config if choice.member == "ours" else None
+            self.served = {"member": choice.member, "why": choice.why, "in_table": choice.row is not None}
+            if config is not None and config.mode != PLAIN:
+                plain = replace(config, mode=PLAIN)
+                return [api._engine.bind(plain, s.a, s.b["tn"].t(), s.c) for s in self.sets]
+        return []
 
     def wrong(self, calls: Calls) -> list[str]:
         """Contestants whose RMS error is too large on any set."""
@@ -219,7 +211,7 @@ def graphs(stage: Any, shape: Any, dtype: str, seconds: float) -> tuple[dict[str
     warm, cold = (Products(stage, shape, dtype, cold=cold) for cold in (False, True))
     back = Products(stage, Shape(shape.m, shape.k, shape.n), dtype, cold=False)
     algorithm = warm.best_lt()
-    calls, rotating, returning = warm.calls(algorithm), cold.calls(algorithm), None
+    calls, rotating = warm.calls(algorithm), cold.calls(algorithm)
     wrong = [*warm.wrong(calls), *cold.wrong(rotating)]
     us = {
         "back_to_back": timed_chains(stage, calls, 1, seconds),
@@ -300,90 +292,16 @@ def measured(stage: Any, group: Sequence[tuple[Any, str]], given: argparse.Names
     return [record for record, _, _ in found]
 
 
-def rows_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row a shape, type, context and launch: microseconds and speed-ups, intervals over processes."""
-    by_shape: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for record in records:
-        if "error" not in record:
-            by_shape.setdefault((record["of"], record["dtype"], record["tuned"]), []).append(record)
-    rows = []
-    for (of, dtype, tuned), found in by_shape.items():
-        wrong = sorted({name for record in found for name in record["wrong"]})
-        served = found[-1]["served"]
-        for context in found[0]["us"]:
-            for launch in ("pdl", "plain"):
-                row = dict(zip(("m", "n", "k"), map(int, of.split("x")), strict=True))
-                row |= {"dtype": dtype, "tuned": tuned, "context": context, "launch": launch}
-                own = [r["us"][context] for r in found if context in r["us"]]
-                name = "sassafras_plain" if launch == "plain" else "sassafras"
-                ours = [us.get(name, us["sassafras"]) for us in own]
-                row["sassafras_us"] = round(float(np.median(np.concatenate(ours))), 3)
-                for base, column in (("lt_autotune", "over_lt"), ("torch", "over_torch")):
-                    theirs = [us[base] for us in own]
-                    row[f"{base}_us"] = round(float(np.median(np.concatenate(theirs))), 3)
-                    if not set(wrong) & {name, "sassafras", base}:
-                        ratios = [np.divide(a, b) for a, b in zip(theirs, ours, strict=True)]
-                        keys = (column, f"{column}_low", f"{column}_high")
-                        row |= dict(zip(keys, interval(ratios), strict=True))
-                row["null"] = interval([np.divide(us["lt_autotune"], us["null"]) for us in own])[0]
-                rows.append({**row, **served, "wrong": wrong, "processes": len(own)})
-    return rows
-
-
-def summarise(table: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Geometric means and worst rows over cuBLASLt's best and over torch."""
-
-    def of(column: str, **wanted: Any) -> list[float]:
-        those = (row for row in rows if all(row[key] == value for key, value in wanted.items()))
-        return [row[column] for row in those if column in row]
-
-    def mean(column: str, **wanted: Any) -> float | None:
-        value = geomean(of(column, **wanted))
-        return round(value, 4) if value else None
-
-    if table == "contexts":
-        return {
-            f"{dtype} {context} {launch}": {
-                "geomean_vs_lt_autotune": mean("over_lt", **where),
-                "geomean_vs_torch": mean("over_torch", **where),
-                "worst": min(of("over_lt", **where), default=None),
-                "null": mean("null", **where),
-                "shapes": len(of("over_lt", **where)),
-            }
-            for dtype in dict.fromkeys(row["dtype"] for row in rows)
-            for context in dict.fromkeys(row["context"] for row in rows)
-            for launch in ("pdl", "plain")
-            for where in [{"dtype": dtype, "context": context, "launch": launch}]
-        }
-    found: dict[str, Any] = {}
-    for state, tuned in (("untuned", False), ("tuned", True)):
-        where = {"tuned": tuned, "launch": "pdl", "context": "cold"}
-        found[f"{state}_cold"] = mean("over_lt", **where)
-        for dtype in ("fp16", "bf16"):
-            found[f"{state}_cold_{dtype}"] = mean("over_lt", dtype=dtype, **where)
-            found[f"{state}_cold_{dtype}_over_torch"] = mean("over_torch", dtype=dtype, **where)
-        found[f"{state}_cold_worst"] = min(of("over_lt", **where), default=None)
-        found[f"{state}_elementwise"] = mean("over_lt", **{**where, "context": "elementwise"})
-        found[f"{state}_shapes"] = len(of("over_lt", **where))
-    return found
-
-
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("table", choices=("contexts", "layers"))
-    parser.add_argument("--dtypes", nargs="+", choices=("fp16", "bf16"), default=("fp16", "bf16"))
     parser.add_argument("--count", type=int, default=1000, help="shapes of the grid (60 at most), or layers")
     parser.add_argument("--process", type=int, default=0, help="number of this process, in the journal")
     parser.add_argument("--tuned", action="store_true", help="these shapes were tuned: rows of their own")
     parser.add_argument("--seconds", type=float, default=0.15, help="GPU time of a context of a shape")
-    parser.add_argument("--limit-s", type=float, default=1e9, help="start no shape after so many seconds")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
-    parser.add_argument("--resume", type=Path, help="journal of an earlier run to go on with")
-    default = Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    parser.add_argument("--out", type=Path, default=default)
-    parser.add_argument("--dry-run", action="store_true", help="on the modelled clock, without a GPU")
+    journal_options(parser)
     return parser.parse_args()
 
 
@@ -399,20 +317,15 @@ def main() -> int:
     print(reason, flush=True)
     if not usable and not given.dry_run:
         return 2
-    cache = str(given.cache) if given.cache else None
-    stage = _stage({"dry": given.dry_run, "cache": cache, "options": {"seed": given.seed}})
     name = given.table + "-dry" * given.dry_run
-    given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / f"{name}.jsonl"
-    if given.resume and not path.exists():
-        shutil.copyfile(given.resume, path)
+    path = journal_path(given, name)
+    stage = _stage({"dry": given.dry_run, "cache": given.cache, "options": {"seed": given.seed}})
     where = environment()
     header = {"gpu": where["gpu"], "torch": where["torch"], "sassafras": code_digest("gemm")[:16]}
     try:
         journal = Journal(path, {**header, "cublaslt": stage.lt.version, "seed": given.seed})
     except SassafrasError as error:
-        print(f"error: {error}", flush=True)
-        return 1
+        raise SystemExit(f"error: {error}") from None
     done, lost = journal.done(), False
     for group in groups(given):
         suffix = " tuned" * given.tuned + f" #{given.process}"
@@ -431,9 +344,8 @@ def main() -> int:
             more = {"of": str(shape), "dtype": dtype, "tuned": tuned, "process": given.process}
             journal.add({"shape": key, **more, **record})
             print(f"{time.monotonic() - begin:6.1f} s {key:>32} {line(record)}", flush=True)
-    records = list(journal.done().values())
-    rows = rows_of(records)
-    summary = summarise(given.table, rows) | {
+    rows = context_rows(given.table, records := list(journal.done().values()))
+    summary = context_summary(given.table, rows) | {
         "wrong": [f"{r['shape']}: {', '.join(r['wrong'])}" for r in records if r.get("wrong")],
         "failed": {r["shape"]: r["error"] for r in records if "error" in r},
         "modelled": given.dry_run,

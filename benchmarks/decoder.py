@@ -112,10 +112,6 @@ class Model(nn.Module):
             x = layer(x, self.cos, self.sin, self.last)
         return self.head(self.norm(x))
 
-    def linears(self) -> list[nn.Linear]:
-        """In the order of their calls."""
-        return [module for module in self.modules() if isinstance(module, nn.Linear)]
-
     def shared(self) -> Model:
         """The same model of other modules: weights and caches are the same memory."""
         kept = {id(t): t for t in chain(self.parameters(), self.buffers())}
