@@ -81,6 +81,7 @@ class Products:
 
     def best_lt(self) -> Any:
         """cuBLASLt's algorithm that is fastest on the sets."""
+        from sassafras.core import DeviceError
         from sassafras.cuda.cublas import CublasError
         from sassafras.gemm.bench.tune import screen
 
@@ -93,6 +94,8 @@ class Products:
             except CublasError:
                 continue
             usable.append((algorithm, calls))
+        if not usable:
+            raise DeviceError("cuBLASLt has no algorithm that works", where=str(self.shape))
         once = min(stage.watch.one(calls[0]) for _, calls in usable[:2])
         for block_us, rounds, keep in ((100.0, 3, 6), (400.0, 9, 1)):
             usable = [(a, calls) for _, a, calls in screen(stage, usable, once, block_us, rounds)[:keep]]
