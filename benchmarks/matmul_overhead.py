@@ -5,9 +5,9 @@
 A round enqueues `calls` calls of each contestant and waits for the GPU, untimed, before the next: the queue
 never fills, so what is timed is Python, the launcher or torch, and the driver. Figures are microseconds a
 call: the median and the 1 % quantile over rounds, and the paired difference with a bootstrap interval. Rows:
-who serves (ours, torch), either layout, with and without `out`, the Python launcher, the operator that
-torch.compile and autograd use. Then the first call of a process, in fresh processes, and the chooser's first
-answers for shapes never tuned.
+who serves (ours, torch), either layout, with and without `out`, sassafras.linear with B's transpose as the
+weight, the Python launcher, the operator that torch.compile and autograd use. Then the first call of a process,
+in fresh processes, and the chooser's first answers for shapes never tuned.
 """
 
 from __future__ import annotations
@@ -54,11 +54,16 @@ def contestants(a: Any, b: Any, out: Any, room: Any) -> dict[str, Any]:
     """name -> a call without arguments."""
     import torch
 
+    import sassafras
+
+    weight, functional = b.t(), torch.nn.functional.linear
     found = {
         "torch": lambda: torch.matmul(a, b),
         "sassafras": lambda: room.matmul(a, b),
         "torch_out": lambda: torch.matmul(a, b, out=out),
         "sassafras_out": lambda: room.matmul(a, b, out),
+        "torch_linear": lambda: functional(a, weight),
+        "sassafras_linear": lambda: sassafras.linear(a, weight),
         "operator": lambda: room._mm(a, b),
     }
     if room._engine is not None:
@@ -207,6 +212,7 @@ def main() -> int:
     pairs = {
         "sassafras": "torch",
         "sassafras_out": "torch_out",
+        "sassafras_linear": "torch_linear",
         "operator": "torch",
         "python_launcher": "torch_out",
     }
