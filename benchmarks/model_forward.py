@@ -110,21 +110,16 @@ class Bench:
             found = torch.cuda.get_device_properties(0)
             self.gpu, self.l2 = found.name, found.L2_cache_size
         self.options = {"backend": "aot_eager"} if self.dry else {}
-
-    def header(self) -> dict[str, Any]:
-        """The conditions under which rows belong together."""
-        import torch
-
-        keys = ("context", "long", "sustained", "dry_run")
-        code = code_digest("gemm")[:16]
-        return {"gpu": self.gpu, "torch": torch.__version__, "sassafras": code} | {
-            key: getattr(self.given, key) for key in keys
-        }
+        #: the conditions under which rows belong together
+        self.header = {"gpu": self.gpu, "torch": torch.__version__, "sassafras": code_digest("gemm")[:16]}
+        self.header |= {key: getattr(given, key) for key in ("context", "long", "sustained", "dry_run")}
 
     def measure(self, row: Row) -> dict[str, Any]:
         """A record of the journal. Raises what torch or Sassafras raise for eager and compiled models."""
         import torch
         from decoder import MODELS, SMALL, made
+
+        from sassafras.gemm.matmul import api
 
         torch._dynamo.utils.counters.clear()
         dims = (SMALL if self.dry else MODELS)[row.model]
@@ -138,15 +133,16 @@ class Bench:
         begun = time.monotonic()
         ours = with_sassafras(plain.shared(), tokens)
         calls = self._calls(row, plain, ours, x)
-        products = self._products(plain, names, tokens, context)
+        widths = {name: plain.get_submodule(name).in_features for name in names}
+        inputs = {k: torch.randn(*x.shape[:-1], k).to(x) for k in set(widths.values())}
         for name, model in (("linears", plain), ("sassafras_linears", ours)):
-            calls[name] = _one_by_one([(model.get_submodule(n), products[n]) for n in names])
+            calls[name] = _one_by_one([(model.get_submodule(n), inputs[k]) for n, k in widths.items()])
         graphs: dict[str, Graph] = {}
         failed: dict[str, str] = {}
         for name, call in calls.items():
             try:
                 call()
-                _settle()
+                api.settle()
                 graphs[name] = Graph(call, self.dry)
             except Exception as error:  # one contestant must not cost the row
                 if not name.startswith(("max_", "sassafras_")):
@@ -189,15 +185,6 @@ class Bench:
             found["max_autotune"] = torch.compile(plain, **self.options, **mode)
         return {name: lambda model=model: model(x) for name, model in found.items()}
 
-    def _products(self, plain: Any, names: Sequence[str], tokens: int, context: int) -> dict[str, Any]:
-        """An input of each linear layer; layers of equal width share it."""
-        import torch
-
-        leading = (tokens, 1) if context else (1, tokens)
-        weights = {name: plain.get_submodule(name).weight for name in names}
-        made = {w.shape[1]: torch.randn(*leading, w.shape[1]).to(w) for w in weights.values()}
-        return {name: made[w.shape[1]] for name, w in weights.items()}
-
     def _times(self, graphs: dict[str, Graph], tokens: int) -> tuple[np.ndarray, dict[str, list[float]]]:
         """Microseconds a forward (rounds, graphs), and of long blocks by name."""
         entries = [(graph.call if self.dry else graph.graph, 1) for graph in graphs.values()]
@@ -222,12 +209,6 @@ def _one_by_one(pairs: Sequence[tuple[Any, Any]]) -> Callable[[], Any]:
         return result
 
     return call
-
-
-def _settle() -> None:
-    from sassafras.gemm.matmul import api
-
-    api.settle()
 
 
 def _served(model: Any, tokens: int) -> dict[str, Any]:
@@ -263,7 +244,7 @@ def measure(given: argparse.Namespace, process: int, until: float) -> int:
     from sassafras.gemm.bench.journal import Journal
 
     bench = Bench(given)
-    journal = Journal(given.path, bench.header())
+    journal = Journal(given.path, bench.header)
     done, longest = set(journal.done()), 0.0
     with torch.no_grad():
         for row in wanted(given):
