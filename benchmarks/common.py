@@ -8,9 +8,11 @@ import math
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, ProcessPoolExecutor, wait
@@ -113,6 +115,28 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not all(isinstance(row, dict) for row in rows):
         raise SystemExit(f"error: {path} holds no rows, one a line")
     return rows
+
+
+def journal_options(parser: ArgumentParser) -> None:
+    """Options of a benchmark whose rows are lines of a journal (`journal_path`)."""
+    parser.add_argument("--dtypes", nargs="+", choices=("fp16", "bf16"), default=("fp16", "bf16"))
+    parser.add_argument("--limit-s", type=float, default=1e9, help="start no row after so many seconds")
+    parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
+    parser.add_argument("--resume", type=Path, help="journal of an earlier run to go on with")
+    default = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=default)
+    parser.add_argument("--dry-run", action="store_true", help="a rehearsal without a GPU")
+
+
+def journal_path(given: Namespace, name: str) -> Path:
+    """Of the benchmark's journal: NAME.jsonl in --out, which may begin as a copy of --resume's."""
+    if given.cache:
+        os.environ["SASSAFRAS_GEMM_CACHE"] = str(given.cache)
+    given.out.mkdir(parents=True, exist_ok=True)
+    path = given.out / f"{name}.jsonl"
+    if given.resume and not path.exists():
+        shutil.copyfile(given.resume, path)
+    return path
 
 
 def code_digest(*rooms: str) -> str:

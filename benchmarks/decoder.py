@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
@@ -39,12 +39,8 @@ MODELS = {
     "vit-l": Dims(1024, 16, 16, 64, 4096, qkv_bias=True, vision=True),
 }
 #: what the rehearsal runs in their place
-SMALL = {
-    "llama-3.2-1b": Dims(64, 4, 2, 16, 96, 128),
-    "llama-3-8b": Dims(64, 4, 2, 16, 96, 128),
-    "qwen2.5-7b": Dims(48, 3, 1, 16, 96, 128, qkv_bias=True),
-    "vit-l": Dims(64, 4, 4, 16, 96, qkv_bias=True, vision=True),
-}
+_SMALL = {"hidden": 64, "heads": 4, "head": 16, "feed_forward": 96, "vocabulary": 128}
+SMALL = {name: replace(d, kv_heads=4 if d.vision else 2, **_SMALL) for name, d in MODELS.items()}
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -111,10 +107,6 @@ class Model(nn.Module):
         for layer in self.layers:
             x = layer(x, self.cos, self.sin, self.last)
         return self.head(self.norm(x))
-
-    def linears(self) -> list[nn.Linear]:
-        """In the order of their calls."""
-        return [module for module in self.modules() if isinstance(module, nn.Linear)]
 
     def shared(self) -> Model:
         """The same model of other modules: weights and caches are the same memory."""

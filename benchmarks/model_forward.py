@@ -23,20 +23,18 @@ import copy
 import gc
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, code_digest, write
-from forward_rows import Row, rows_of, summarise
+from common import ROOT, code_digest, journal_options, journal_path, write
 from graph_clock import Clock
+from program_rows import Row, forward_rows, forward_summary
 
 #: rows in the order in which they are measured; prefill from the second on
 DECODE, PREFILL = (1, 16, 64, 4, 128, 256), (1024, 4096)
@@ -61,20 +59,11 @@ def wanted(given: argparse.Namespace) -> list[Row]:
     return found + [r for t in PREFILL if t in given.tokens for r in each(t, decoders)] + vision
 
 
-def with_sassafras(model: Any) -> Any:
-    """The model with its linear layers served by Sassafras."""
+def with_sassafras(model: Any, tokens: int) -> Any:
+    """The model with its linear layers served by Sassafras; kernels for so many rows are compiled."""
     import sassafras
 
-    if hasattr(sassafras, "accelerate"):
-        found = sassafras.accelerate(model, wait=True)
-        return model if found is None else found
-
-    def serve(layer: Any) -> None:
-        layer.forward = lambda x: sassafras.matmul(x, layer.weight.t(), bias=layer.bias)
-
-    for layer in model.linears():
-        serve(layer)
-    return model
+    return sassafras.accelerate(model, wait=True, tokens=[tokens])
 
 
 class Graph:
@@ -117,27 +106,20 @@ class Bench:
         self.gpu, self.l2 = "none", 0
         if self.dry:
             torch.set_num_threads(1)
-        if not self.dry:
-            self.gpu, self.l2 = (
-                torch.cuda.get_device_name(),
-                torch.cuda.get_device_properties(0).L2_cache_size,
-            )
+        else:
+            found = torch.cuda.get_device_properties(0)
+            self.gpu, self.l2 = found.name, found.L2_cache_size
         self.options = {"backend": "aot_eager"} if self.dry else {}
-
-    def header(self) -> dict[str, Any]:
-        """The conditions under which rows belong together."""
-        import torch
-
-        keys = ("context", "long", "sustained", "dry_run")
-        code = code_digest("gemm")[:16]
-        return {"gpu": self.gpu, "torch": torch.__version__, "sassafras": code} | {
-            key: getattr(self.given, key) for key in keys
-        }
+        #: the conditions under which rows belong together
+        self.header = {"gpu": self.gpu, "torch": torch.__version__, "sassafras": code_digest("gemm")[:16]}
+        self.header |= {key: getattr(given, key) for key in ("context", "long", "sustained", "dry_run")}
 
     def measure(self, row: Row) -> dict[str, Any]:
         """A record of the journal. Raises what torch or Sassafras raise for eager and compiled models."""
         import torch
         from decoder import MODELS, SMALL, made
+
+        from sassafras.gemm.matmul import api
 
         torch._dynamo.utils.counters.clear()
         dims = (SMALL if self.dry else MODELS)[row.model]
@@ -148,21 +130,22 @@ class Bench:
         plain, x = made(dims, layers, tokens, context, row.vocabulary, dtype, self.device)
         names = [name for name, module in plain.named_modules() if isinstance(module, torch.nn.Linear)]
         exact = copy.deepcopy(plain).float()(x.float())
-        ours = with_sassafras(plain.shared())
         begun = time.monotonic()
+        ours = with_sassafras(plain.shared(), tokens)
         calls = self._calls(row, plain, ours, x)
-        products = self._products(plain, names, tokens, context)
+        widths = {name: plain.get_submodule(name).in_features for name in names}
+        inputs = {k: torch.randn(*x.shape[:-1], k).to(x) for k in set(widths.values())}
         for name, model in (("linears", plain), ("sassafras_linears", ours)):
-            calls[name] = _one_by_one([(model.get_submodule(n), products[n]) for n in names])
+            calls[name] = _one_by_one([(model.get_submodule(n), inputs[k]) for n, k in widths.items()])
         graphs: dict[str, Graph] = {}
         failed: dict[str, str] = {}
         for name, call in calls.items():
             try:
                 call()
-                _settle()
+                api.settle()
                 graphs[name] = Graph(call, self.dry)
             except Exception as error:  # one contestant must not cost the row
-                if name not in ("max_autotune", "sassafras_eager", "sassafras_compile"):
+                if not name.startswith(("max_", "sassafras_")):
                     raise
                 failed[name] = f"{type(error).__name__}: {error}"[:300]
         built = time.monotonic() - begun
@@ -185,7 +168,7 @@ class Bench:
             "wrong": wrong,
             "failed": failed,
             "bytes": 2 * (weights + cached) + 2 * (x.numel() + exact.numel()),
-            "served": _served([(plain.get_submodule(n), tokens) for n in names], row.dtype),
+            "served": _served(ours, tokens),
             "graph_breaks": sum(torch._dynamo.utils.counters["graph_break"].values()),
             "build_s": round(built, 1),
         }
@@ -201,15 +184,6 @@ class Bench:
             mode = {} if self.dry else {"mode": "max-autotune-no-cudagraphs"}
             found["max_autotune"] = torch.compile(plain, **self.options, **mode)
         return {name: lambda model=model: model(x) for name, model in found.items()}
-
-    def _products(self, plain: Any, names: Sequence[str], tokens: int, context: int) -> dict[str, Any]:
-        """An input of each linear layer; layers of equal width share it."""
-        import torch
-
-        leading = (tokens, 1) if context else (1, tokens)
-        weights = {name: plain.get_submodule(name).weight for name in names}
-        made = {w.shape[1]: torch.randn(*leading, w.shape[1]).to(w) for w in weights.values()}
-        return {name: made[w.shape[1]] for name, w in weights.items()}
 
     def _times(self, graphs: dict[str, Graph], tokens: int) -> tuple[np.ndarray, dict[str, list[float]]]:
         """Microseconds a forward (rounds, graphs), and of long blocks by name."""
@@ -237,21 +211,16 @@ def _one_by_one(pairs: Sequence[tuple[Any, Any]]) -> Callable[[], Any]:
     return call
 
 
-def _settle() -> None:
-    from sassafras.gemm.matmul import api
-
-    api.settle()
-
-
-def _served(linears: Sequence[tuple[Any, int]], dtype: str) -> dict[str, Any]:
+def _served(model: Any, tokens: int) -> dict[str, Any]:
     """member -> how many of the model's products it serves, and why torch serves its own."""
-    from sassafras.gemm.matmul import api
+    from sassafras.gemm.matmul import api, layers
 
-    problems = {(p["shape"], p["dtype"]): p for p in api.status()["problems"]}
-    keys = [(f"{tokens}x{m.out_features}x{m.in_features}", dtype) for m, tokens in linears]
-    members = Counter(problems[key]["member"] if key in problems else "torch" for key in keys)
-    why = {problems[key]["why"] for key in keys if key in problems and problems[key]["member"] == "torch"}
-    return {**members, "why_torch": sorted(why)[:4]}
+    found = layers.layers(model)
+    members = Counter(layer.served.get(tokens, "torch") for layer in found)
+    shapes = {f"{tokens}x{layer.n}x{layer.k}" for layer in found}
+    problems = api.status()["problems"]
+    why = {p["why"] for p in problems if p["shape"] in shapes and p["member"] == "torch"}
+    return {**members, "why_torch": sorted(why | {layer.why_not for layer in found} - {""})[:4]}
 
 
 def deviation(result: Any, exact: Any) -> tuple[float, float]:
@@ -265,19 +234,17 @@ def deviation(result: Any, exact: Any) -> tuple[float, float]:
 
 
 def measure(given: argparse.Namespace, process: int, until: float) -> int:
-    """Rows of one process that the journal does not have; 3 when the context may be lost, 1 when the journal
-    is of other conditions."""
+    """Rows of one process that the journal does not have; 3 when the context may be lost.
+
+    Raises:
+        SassafrasError: the journal is of other conditions.
+    """
     import torch
 
-    from sassafras.core import SassafrasError
     from sassafras.gemm.bench.journal import Journal
 
     bench = Bench(given)
-    try:
-        journal = Journal(given.out / f"{given.name}.jsonl", bench.header())
-    except SassafrasError as error:
-        print(f"error: {error}", flush=True)
-        return 1
+    journal = Journal(given.path, bench.header)
     done, longest = set(journal.done()), 0.0
     with torch.no_grad():
         for row in wanted(given):
@@ -316,10 +283,6 @@ def supervise(given: argparse.Namespace, until: float) -> None:
     """One fresh process after another; a row that ends its process is journaled as an error."""
     from sassafras.gemm.bench.journal import read
 
-    path = given.out / f"{given.name}.jsonl"
-    given.out.mkdir(parents=True, exist_ok=True)
-    if given.resume and not path.exists():
-        shutil.copyfile(given.resume, path)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".carry" / "inductor"))
     for process in range(given.processes):
         for _ in range(4):  # a lost context costs one row
@@ -330,13 +293,15 @@ def supervise(given: argparse.Namespace, until: float) -> None:
                 return
             if code in (0, 1):
                 break
-            last = read(path)[-1] if path.exists() else {}
+            last = read(given.path)[-1] if given.path.exists() else {}
             if "trying" in last:
-                error = f"the process ended with {code}"
-                with path.open("a") as file:
-                    file.write(
-                        json.dumps({"shape": last["trying"], "process": process, "error": error}) + "\n"
-                    )
+                lost = {
+                    "shape": last["trying"],
+                    "process": process,
+                    "error": f"the process ended with {code}",
+                }
+                with given.path.open("a") as file:
+                    file.write(json.dumps(lost) + "\n")
 
 
 def arguments() -> argparse.Namespace:
@@ -345,34 +310,32 @@ def arguments() -> argparse.Namespace:
     models, every = ("llama-3.2-1b", "llama-3-8b", "qwen2.5-7b", "vit-l"), DECODE + PREFILL
     parser.add_argument("--models", nargs="+", choices=models, default=models)
     parser.add_argument("--tokens", nargs="+", type=int, choices=every, default=every)
-    parser.add_argument("--dtypes", nargs="+", choices=("fp16", "bf16"), default=("fp16", "bf16"))
     parser.add_argument("--context", type=int, default=512, help="cached tokens of each decoding sequence")
     parser.add_argument("--max-autotune", action="store_true", help="a contestant at 1, 16 and 64 tokens")
     parser.add_argument("--seconds", type=float, default=2.0, help="GPU time of a row's blocks")
     parser.add_argument("--long", type=int, default=1024, help="tokens from which --sustained matters")
     parser.add_argument("--sustained", type=float, default=1.0, help="seconds of a long block; 0: none")
     parser.add_argument("--processes", type=int, default=1, help="fresh processes, one after the other")
-    parser.add_argument("--limit-s", type=float, default=1e9, help="start no row after so many seconds")
-    parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
-    parser.add_argument("--resume", type=Path, help="journal of an earlier run to go on with")
-    default = Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    parser.add_argument("--out", type=Path, default=default)
-    parser.add_argument("--dry-run", action="store_true", help="small models on the CPU, without graphs")
+    journal_options(parser)
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    given.name = "model-forward" + ("-dry" if given.dry_run else "")
-    if given.cache:
-        os.environ["SASSAFRAS_GEMM_CACHE"] = str(given.cache)
+    given.name = "model-forward" + "-dry" * given.dry_run
+    given.path = journal_path(given, given.name)
     return given
 
 
 def main() -> int:
     """Measure and write; 1 when anything was wrong or failed, 2 without a GPU."""
-    warnings.filterwarnings("ignore", "sassafras.matmul", RuntimeWarning)  # `served` says it
     given = arguments()
+    from sassafras.core import SassafrasError
+
     if given.process is not None:
-        return measure(given, given.process, given.until)
+        warnings.filterwarnings("ignore", "sassafras", RuntimeWarning)  # `served` says it
+        try:
+            return measure(given, given.process, given.until)
+        except SassafrasError as error:
+            raise SystemExit(f"error: {error}") from None
     from sassafras.cuda.environment import available, environment
     from sassafras.gemm.bench.journal import read
 
@@ -381,13 +344,11 @@ def main() -> int:
     if not usable and not given.dry_run:
         return 2
     supervise(given, time.time() + given.limit_s)
-    path = given.out / f"{given.name}.jsonl"
-    lines = read(path) if path.exists() else [{"header": {}}]
+    lines = read(given.path) if given.path.exists() else [{"header": {"gpu": "none"}}]
     header = lines[0]["header"]
     last = {r["shape"]: {**r, "gpu": header["gpu"]} for r in lines[1:] if "shape" in r}
-    records = list(last.values())
-    rows = rows_of(records)
-    summary = summarise(rows, records) | {"modelled": given.dry_run, "conditions": header}
+    rows = forward_rows(records := list(last.values()))
+    summary = forward_summary(rows, records) | {"modelled": given.dry_run, "conditions": header}
     path = write(given.name, rows, summary, environment(), out=given.out)
     print(*(f"{key}: {value}" for key, value in summary.items()), path.name, sep="\n", flush=True)
     return 1 if summary["wrong"] or summary["failed"] or not rows else 0

@@ -5,65 +5,92 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from argparse import Namespace
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def test_a_dry_run_writes_its_file_and_resumes(tmp_path: Path) -> None:
-    asked = ["--dry-run", "--models", "qwen2.5-7b", "--tokens", "1024", "--dtypes", "bf16"]
-    command = [sys.executable, str(BENCHMARKS / "model_forward.py"), *asked, "--out", str(tmp_path)]
-    for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        found = json.loads((tmp_path / "model-forward-dry.json").read_text())
-        rows = {row["contestant"]: row for row in found["rows"]}
-        assert set(rows) == {"eager", "compile", "sassafras_eager", "sassafras_compile"}
-        assert rows["sassafras_compile"]["over_compile"] > 0 and "over_compile" not in rows["compile"]
-        assert rows["sassafras_eager"]["served"]["torch"] == 8, "four products in each of two layers"
-        assert found["summary"]["over_compile_1024_up"] == rows["sassafras_compile"]["over_compile"]
-    lines = (tmp_path / "model-forward-dry.jsonl").read_text().splitlines()
-    assert len(lines) == 3, "the second run found its row in the journal"
-
-
-def test_a_wrong_model_has_no_speedup(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The script as a module."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import model_forward
 
-    def spoilt(model: Any) -> Any:
-        layer = model.layers[1].up  # a copy's weights are shared: its forward is another's
-        layer.forward = lambda x: torch.nn.functional.linear(x, layer.weight) * 1.05
+    threads = torch.get_num_threads()
+    yield model_forward
+    torch.set_num_threads(threads)
+
+
+def test_a_wrong_model_has_no_speedup_and_a_right_one_has(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The eager model with Sassafras is spoilt, the compiled one is not; the journal has the row."""
+
+    def spoilt(model: Any, tokens: int) -> Any:
+        layer = model.layers[1].up  # weights are shared with torch's: the forward is this model's own
+
+        def forward(x: Any) -> Any:
+            y = torch.nn.functional.linear(x, layer.weight)
+            return y if torch.compiler.is_compiling() else 1.05 * y
+
+        layer.forward = forward
         return model
 
-    monkeypatch.setattr(model_forward, "with_sassafras", spoilt)
-    given = Namespace(dry_run=True, context=8, long=1024, sustained=0.0, seconds=0.1)
-    with torch.no_grad():
-        record = model_forward.Bench(given).measure(model_forward.Row("llama-3-8b", "fp16", 4, True))
-    assert record["wrong"] == ["sassafras_eager", "sassafras_compile"] and not record["failed"]
-    rows = model_forward.rows_of([{**record, "gpu": "NVIDIA H200", "process": 0}])
+    monkeypatch.setattr(bench, "with_sassafras", spoilt)
+    words = ["--dry-run", "--models", "qwen2.5-7b", "--tokens", "4", "--dtypes", "fp16", "--context", "8"]
+    monkeypatch.setattr("sys.argv", ["model_forward.py", *words, "--out", str(tmp_path)])
+    given = bench.arguments()
+    assert bench.measure(given, 0, time.time() + 600) == 0
+    journal = given.path.read_text()
+    assert bench.measure(given, 0, time.time() + 600) == 0
+    assert given.path.read_text() == journal, "a row that the journal has is not measured again"
+    record = json.loads(journal.splitlines()[-1])
+    assert record["wrong"] == ["sassafras_eager"] and not record["failed"] and record["layers"] == 2
+    assert record["served"]["torch"] == 8, "four products in each of two layers"
+    rows = bench.forward_rows([{**record, "gpu": "NVIDIA H200"}])
     by = {row["contestant"]: row for row in rows}
-    ours, theirs = by["sassafras_compile"], by["compile"]
-    assert ours["wrong"] and ours["deviation_over_eager"] > 1.1
-    assert not {"over_compile", "over_eager", "share_of_bound"} & set(ours)
-    assert not theirs["wrong"] and theirs["over_eager"] > 0 and theirs["bound_us"] > 0
+    assert set(by) == {"eager", "compile", "sassafras_eager", "sassafras_compile"}
+    spoilt_row, right = by["sassafras_eager"], by["sassafras_compile"]
+    assert spoilt_row["wrong"] and spoilt_row["deviation_over_eager"] > 1.1
+    assert not {"over_compile", "over_eager", "share_of_bound"} & set(spoilt_row)
+    assert not right["wrong"] and right["over_compile_low"] <= right["over_compile"]
+    assert right["linears_us"] + right["without_linears_us"] == pytest.approx(right["us"], abs=0.02)
+    summary = bench.forward_summary(rows, [record])
+    assert summary["over_compile_fp16_1_64"] == right["over_compile"] and summary["wrong"]
 
 
-def test_the_lower_of_short_and_long_blocks_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    from forward_rows import interval, ratios
+def test_a_process_without_time_leaves_its_journal(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "model_forward.py"), "--dry-run", "--limit-s", "0"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 1, "no row is no result"
+    assert json.loads((tmp_path / "model-forward-dry.json").read_text())["rows"] == []
+
+
+def test_the_lower_of_short_and_long_blocks_counts(bench: Any) -> None:
+    from program_rows import interval, ratios
 
     us = {"compile": [10.0, 11.0, 10.0], "sassafras_compile": [8.0, 8.8, 8.0], "null": [10.0, 11.0, 10.0]}
     record = {"us": us, "sustained": {"compile": [10.0], "sassafras_compile": [9.5]}}
     short, long = (ratios(r, "compile", "sassafras_compile") for r in ({**record, "sustained": {}}, record))
-    assert short is not None and long is not None
     assert interval([short])[0] == 1.25 and interval([long])[0] == round(10 / 9.5, 4)
     assert ratios(record, "compile", "max_autotune") is None
-    low, high = interval([short, long])[1:]
-    assert low < interval([short, long])[0] < high
+    value, low, high = interval([short, long])
+    assert low < value < high
+
+
+def test_rows_that_matter_most_come_first(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.argv", ["model_forward.py", "--max-autotune", "--out", str(tmp_path)])
+    rows = bench.wanted(bench.arguments())
+    assert len(rows) == len(set(rows)) == 3 * 8 * 2 + 3 * 2 + 2
+    assert {(r.tokens, r.autotune) for r in rows[:18]} == {(1, True), (16, True), (64, True)}
+    assert not any(r.autotune for r in rows[18:]) and [r.model for r in rows[-2:]] == ["vit-l", "vit-l"]

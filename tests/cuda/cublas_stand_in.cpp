@@ -6,7 +6,7 @@
 #include <cstring>
 
 namespace {
-constexpr int INVALID = 7, NOT_SUPPORTED = 15, R_16F = 2, R_32F = 0, COMPUTE_32F = 68;
+constexpr int INVALID = 7, NOT_SUPPORTED = 15, R_16F = 2, R_16BF = 14, R_32F = 0, COMPUTE_32F = 68;
 
 double from_half(uint16_t h) {
     const int exponent = (h >> 10) & 31, mantissa = h & 1023;
@@ -20,20 +20,33 @@ uint16_t to_half(double x) { // finite values of normal size, to nearest even
     const int exponent = std::ilogb(x);
     return sign | (uint16_t)(((exponent + 15) << 10) + (int)std::nearbyint(std::ldexp(x, 10 - exponent)) - 1024);
 }
-int gemm(int ta, int tb, long m, long n, long k, const void *va, long lda, const void *vb, long ldb, void *vc, long ldc) {
+double number(uint16_t h, int type) {
+    if (type == R_16F) return from_half(h);
+    const uint32_t bits = (uint32_t)h << 16;
+    float x;
+    return std::memcpy(&x, &bits, 4), x;
+}
+uint16_t packed(double value, int type) { // BF16: values that need no rounding
+    if (type == R_16F) return to_half(value);
+    const float x = (float)value;
+    uint32_t bits;
+    return std::memcpy(&bits, &x, 4), (uint16_t)(bits >> 16);
+}
+int gemm(int ta, int tb, long m, long n, long k, const void *va, long lda, const void *vb, long ldb, void *vc, long ldc,
+         int type = R_16F) {
     const auto *a = (const uint16_t *)va, *b = (const uint16_t *)vb;
     if (lda < (ta ? k : m) || ldb < (tb ? n : k) || ldc < m) return INVALID;
     for (long i = 0; i < m; ++i)
         for (long j = 0; j < n; ++j) {
             double sum = 0;
             for (long l = 0; l < k; ++l)
-                sum += from_half(ta ? a[l + i * lda] : a[i + l * lda]) * from_half(tb ? b[j + l * ldb] : b[l + j * ldb]);
-            ((uint16_t *)vc)[i + j * ldc] = to_half(sum);
+                sum += number(ta ? a[l + i * lda] : a[i + l * lda], type) * number(tb ? b[j + l * ldb] : b[l + j * ldb], type);
+            ((uint16_t *)vc)[i + j * ldc] = packed(sum, type);
         }
     return 0;
 }
 struct Desc { int ta = 0, tb = 0; };
-struct Matrix { uint64_t rows, columns; int64_t leading; };
+struct Matrix { uint64_t rows, columns; int64_t leading; int type; };
 struct Preference { uint64_t workspace; };
 struct Algo { uint64_t data[8]; };
 struct Result { Algo algo; size_t workspace; int state; float waves; int reserved[4]; };
@@ -67,7 +80,8 @@ int cublasLtMatmulDescSetAttribute(Desc *d, int which, const void *value, size_t
 }
 int cublasLtMatmulDescDestroy(Desc *d) { return delete d, 0; }
 int cublasLtMatrixLayoutCreate(Matrix **m, int type, uint64_t rows, uint64_t columns, int64_t leading) {
-    return *m = new Matrix{rows, columns, leading}, type == R_16F && leading >= (int64_t)rows ? 0 : INVALID;
+    *m = new Matrix{rows, columns, leading, type};
+    return (type == R_16F || type == R_16BF) && leading >= (int64_t)rows ? 0 : INVALID;
 }
 int cublasLtMatrixLayoutDestroy(Matrix *m) { return delete m, 0; }
 int cublasLtMatmulPreferenceCreate(Preference **p) { return *p = new Preference{0}, 0; }
@@ -97,6 +111,7 @@ int cublasLtMatmul(Handle *, Desc *d, const float *alpha, const void *a, Matrix 
     if ((d->ta ? am->columns : am->rows) != om->rows || (d->tb ? bm->rows : bm->columns) != om->columns ||
         (d->tb ? bm->columns : bm->rows) != k)
         return INVALID;
-    return gemm(d->ta, d->tb, om->rows, om->columns, k, a, am->leading, b, bm->leading, out, om->leading);
+    if (am->type != om->type || bm->type != om->type) return INVALID;
+    return gemm(d->ta, d->tb, om->rows, om->columns, k, a, am->leading, b, bm->leading, out, om->leading, om->type);
 }
 }

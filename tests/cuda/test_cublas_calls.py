@@ -67,6 +67,15 @@ def calls(libraries: list[str]) -> None:
             else:
                 raise AssertionError("a foreign algorithm was accepted")
         problem.close()
+    # BF16: small whole numbers are exact in its eight bits, and so are their bits in the upper half of FP32
+    whole = [rng.integers(-2, 3, size).astype(np.float32) for size in ((5, 24), (16, 24))]
+    left, right = ((x.view(np.uint32) >> 16).astype(np.uint16) for x in whole)
+    out = np.zeros((5, 16), np.uint16)
+    problem = lt.problem(shape, "tn", "bf16")
+    first = lt.candidates(problem)[0]
+    lt.bind(problem, first, left.ctypes.data, right.ctypes.data, out.ctypes.data)()
+    assert np.array_equal((out.astype(np.uint32) << 16).view(np.float32), whole[0] @ whole[1].T)
+    problem.close()
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

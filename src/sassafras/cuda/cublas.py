@@ -2,8 +2,8 @@
 
 Matrices are row-major here. cuBLAS is column-major, so C = A * B is asked for as C^T = B^T * A^T: cuBLAS's
 first operand is our B. A layout's first letter says how B lies (n: k x n, t: n x k), the second how A does
-(n: m x k, t: k x m). FP16 in and out, FP32 compute and scale type, alpha 1, beta 0. (cuBLAS
-documentation, "cublasGemmEx", "cublasLtMatmul", "cublasLtMatmulAlgoGetHeuristic".)
+(n: m x k, t: k x m). FP16 in and out (of cuBLASLt also BF16), FP32 compute and scale type, alpha 1, beta 0.
+(cuBLAS documentation, "cublasGemmEx", "cublasLtMatmul", "cublasLtMatmulAlgoGetHeuristic".)
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sassafras.core import DeviceError, SassafrasError, ToolMissing
 
 #: cudaDataType, cublasComputeType_t, cublasOperation_t, cublasGemmAlgo_t, cublasMath_t
 _R_16F, _R_32F, _COMPUTE_32F = 2, 0, 68
+_KINDS = {"fp16": _R_16F, "bf16": 14}
 _OP_N, _OP_T, _GEMM_DEFAULT = 0, 1, -1
 _MATH_DEFAULT, _MATH_NO_REDUCED_PRECISION = 0, 16
 _DESC_TRANSA, _DESC_TRANSB, _PREF_MAX_WORKSPACE = 3, 4, 1
@@ -206,9 +207,9 @@ class Cublas:
 class LtProblem:
     """Descriptors of one shape and layout; keep it as long as it is used."""
 
-    def __init__(self, lt: CublasLt, shape: Extents, layout: str) -> None:
+    def __init__(self, lt: CublasLt, shape: Extents, layout: str, dtype: str = "fp16") -> None:
         self.shape, self.layout = shape, layout
-        self._lt = lt
+        self._lt, self._kind = lt, _KINDS[dtype]
         b_t, a_t = (letter == "t" for letter in layout)
         self.operation = c_void_p()
         lt.desc_create(byref(self.operation), _COMPUTE_32F, _R_32F)
@@ -223,7 +224,7 @@ class LtProblem:
 
     def _matrix(self, rows: int, columns: int, leading: int) -> c_void_p:
         made = c_void_p()
-        self._lt.layout_create(byref(made), _R_16F, rows, columns, leading)
+        self._lt.layout_create(byref(made), self._kind, rows, columns, leading)
         return made
 
     def close(self) -> None:
@@ -268,9 +269,9 @@ class CublasLt:
         """The library's handle, as a number."""
         return int(self._handle.value or 0)
 
-    def problem(self, shape: Extents, layout: str) -> LtProblem:
-        """Descriptors for a shape. Raises CublasError."""
-        return LtProblem(self, shape, layout)
+    def problem(self, shape: Extents, layout: str, dtype: str = "fp16") -> LtProblem:
+        """Descriptors for a shape of ``fp16`` or ``bf16`` matrices. Raises CublasError."""
+        return LtProblem(self, shape, layout, dtype)
 
     def heuristics(self, problem: LtProblem, workspace: int, count: int = 64) -> list[LtAlgorithm]:
         """cuBLASLt's candidates, its favourite first; empty when it has none. Raises CublasError."""

@@ -126,7 +126,7 @@ class DryContestants:
         self._rows: dict[tuple[Shape, str], TableRow] = {}
         self._served: dict[str, Any] = {}
 
-    def _problem(self, shape: Shape, layout: str) -> Any:
+    def _problem(self, shape: Shape, layout: str, dtype: str = "fp16") -> Any:
         return SimpleNamespace(shape=shape, layout=layout, close=lambda: None)
 
     def _candidates(self, problem: Any) -> list[LtAlgorithm]:

@@ -1,4 +1,4 @@
-"""From the journal of `model_forward` to the rows and the summary of its result."""
+"""From the journals of `model_forward` and of `contexts` to the rows and the summaries of their results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,12 @@ def interval(groups: Sequence[np.ndarray]) -> tuple[float, float, float]:
     return round(value, 4), round(found.low, 4), round(found.high, 4)
 
 
-def rows_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _named(column: str, found: tuple[float, float, float]) -> dict[str, float]:
+    """The columns of a speed-up."""
+    return dict(zip((column, f"{column}_low", f"{column}_high"), found, strict=True))
+
+
+def forward_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row a model, type, number of tokens and contestant."""
     by_row: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for record in records:
@@ -59,11 +64,11 @@ def rows_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         row | contestant
         for key, found in by_row.items()
         for row in [dict(zip(Row._fields, key, strict=False))]
-        for contestant in contestants(found)
+        for contestant in _contestants(found)
     ]
 
 
-def contestants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _contestants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What a row says of each of its contestants."""
 
     def us(name: str) -> float | None:
@@ -73,8 +78,7 @@ def contestants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     def over(base: str, name: str) -> dict[str, float]:
         groups = [r for record in records if (r := ratios(record, base, name)) is not None]
         column = "null" if name == "null" else f"over_{base}"
-        keys = (column, f"{column}_low", f"{column}_high")
-        return dict(zip(keys, interval(groups), strict=True)) if groups else {}
+        return _named(column, interval(groups)) if groups else {}
 
     rows = []
     gpu = records[0]["gpu"]
@@ -102,7 +106,7 @@ def contestants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def summarise(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def forward_summary(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Geometric means of the compiled model with Sassafras; rows with a vocabulary count for the worst."""
     ours = [row for row in rows if row["contestant"] == "sassafras_compile"]
 
@@ -133,3 +137,88 @@ def summarise(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]])
         "wrong": sorted(f"{r['shape']} {name}" for r in records for name in r.get("wrong", ())),
         "failed": {r["shape"]: why for r in records if (why := r.get("error") or r.get("failed"))},
     }
+
+
+def context_rows(table: str, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row a shape, type, context and launch, of layers a row a shape and type; intervals over processes."""
+    by_shape: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for record in records:
+        if "error" not in record:
+            by_shape.setdefault((record["of"], record["dtype"], record["tuned"]), []).append(record)
+    if table == "layers":
+        return [_layer(*key, found) for key, found in by_shape.items()]
+    return [
+        _context(*key, context, launch, found)
+        for key, found in by_shape.items()
+        for context in found[0]["us"]
+        for launch in ("pdl", "plain")
+    ]
+
+
+def _layer(of: str, dtype: str, tuned: bool, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A row: the speed-up over cuBLASLt's best has the name of its context."""
+    row: dict[str, Any] = {}
+    for context in ("cold", "elementwise"):
+        found = _context(of, dtype, tuned, context, "pdl", records)
+        for key, value in found.items():
+            own = key.endswith("_us") or key.startswith("over_") or key == "null"
+            row[f"{context}_{key}".replace("_over_lt", "") if own else key] = value
+    return {key: value for key, value in row.items() if key not in ("context", "launch")}
+
+
+def _context(
+    of: str, dtype: str, tuned: bool, context: str, launch: str, records: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """A row."""
+    row: dict[str, Any] = dict(zip(("m", "n", "k"), map(int, of.split("x")), strict=True))
+    wrong = sorted({name for record in records for name in record["wrong"]})
+    row |= {"dtype": dtype, "tuned": tuned, "context": context, "launch": launch, "wrong": wrong}
+    own = [r["us"][context] for r in records if context in r["us"]]
+    name = "sassafras_plain" if launch == "plain" else "sassafras"
+    ours = [us.get(name, us["sassafras"]) for us in own]
+    row["sassafras_us"] = round(float(np.median(np.concatenate(ours))), 3)
+    for base, column in (("lt_autotune", "over_lt"), ("torch", "over_torch")):
+        theirs = [us[base] for us in own]
+        row[f"{base}_us"] = round(float(np.median(np.concatenate(theirs))), 3)
+        if not {name, "sassafras", base} & set(wrong):
+            ratios = [np.divide(a, b) for a, b in zip(theirs, ours, strict=True)]
+            row |= _named(column, interval(ratios))
+    row["null"] = interval([np.divide(us["lt_autotune"], us["null"]) for us in own])[0]
+    return row | records[-1]["served"] | {"processes": len(own)}
+
+
+def context_summary(table: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Geometric means and worst rows over cuBLASLt's best and over torch."""
+
+    def of(column: str, **wanted: Any) -> list[float]:
+        those = (row for row in rows if all(row[key] == value for key, value in wanted.items()))
+        return [row[column] for row in those if column in row]
+
+    def mean(column: str, **wanted: Any) -> float | None:
+        value = geomean(of(column, **wanted))
+        return round(value, 4) if value else None
+
+    if table == "contexts":
+        return {
+            f"{dtype} {context} {launch}": {
+                "geomean_vs_lt_autotune": mean("over_lt", **where),
+                "geomean_vs_torch": mean("over_torch", **where),
+                "worst": min(of("over_lt", **where), default=None),
+                "null": mean("null", **where),
+                "shapes": len(of("over_lt", **where)),
+            }
+            for dtype in dict.fromkeys(row["dtype"] for row in rows)
+            for context in dict.fromkeys(row["context"] for row in rows)
+            for launch in ("pdl", "plain")
+            for where in [{"dtype": dtype, "context": context, "launch": launch}]
+        }
+    found: dict[str, Any] = {}
+    for state, tuned in (("untuned", False), ("tuned", True)):
+        found[f"{state}_cold"] = mean("cold", tuned=tuned)
+        for dtype in ("fp16", "bf16"):
+            found[f"{state}_cold_{dtype}"] = mean("cold", tuned=tuned, dtype=dtype)
+            found[f"{state}_cold_{dtype}_over_torch"] = mean("cold_over_torch", tuned=tuned, dtype=dtype)
+        found[f"{state}_cold_worst"] = min(of("cold", tuned=tuned), default=None)
+        found[f"{state}_elementwise"] = mean("elementwise", tuned=tuned)
+        found[f"{state}_shapes"] = len(of("cold", tuned=tuned))
+    return found | {"null": mean("cold_null")}

@@ -1,0 +1,373 @@
+"""Products where programs have them, beside torch and cuBLASLt's best; writes contexts.json or layers.json.
+
+    python benchmarks/contexts.py {contexts,layers} [--dtypes fp16 bf16] [--process 0] [--tuned]
+        [--limit-s 560] [--resume JOURNAL] [--dry-run]
+
+`layers`: layer shapes, weights from memory (rotating through twice the L2), back to back and with an
+elementwise kernel between; cuBLASLt's algorithm is selected in that context. A shape that the table has is
+tuned. `contexts`: shapes of the grid (stratified), weights n x k; cuBLASLt's algorithm is selected back to
+back, as AutoTuning does. Its contexts: back_to_back; dependent (C of a product is A of the next, m x n x k
+and m x k x n by turns); elementwise and pdl_neighbour (a kernel on C between, its time included); cold
+(rotating weights); up to 1e10 FLOP isolated (event to event, shapes interleaved), isolated_subtracted (an
+empty kernel's time subtracted) and random (a call after an exponential pause of a millisecond, rotating
+weights). Launch `pdl` is what sassafras.matmul chooses, `plain` the same configuration launched plainly.
+
+Every C is compared with FP32. A shape of a process is a line of the journal in --out (NAME.jsonl); the same
+command goes on after it. Each run is a fresh process: run it with --process 0 to 4 for intervals over them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from common import code_digest, journal_options, journal_path, write
+from program_rows import context_rows, context_summary
+
+TOKENS = (1, 3, 8, 16, 17, 33, 64, 96, 127, 200, 333, 1000, 3000)
+#: (n, k) of layers; none of them, at any m, is in a table or in training data
+LAYERS = (
+    (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (3584, 3584), (37888, 3584), (3584, 18944),
+    (10240, 8192), (8192, 28672), (57344, 8192), (128256, 4096),
+)  # fmt: skip
+#: an RMS error so many times torch's is wrong: of ours, of cuBLASLt's algorithms, which may reduce in FP16
+TOLERANCE, LT_TOLERANCE = 1.1, 10.0
+#: FLOP up to which calls are isolated, how many calls, a pause a second, shapes that are interleaved
+ISOLATED, CALLS, RATE, GROUP = 1e10, 100, 1000.0, 4
+#: sets of operands that a chain, and single calls, rotate through at most
+ROTATED, SETS = 64, 24
+#: launches of a chain of dependent products in a block: more would let its values grow or vanish
+CHAIN = 16
+Calls = dict[str, list[Callable[[], Any]]]
+
+
+def layer_shapes(dtypes: Sequence[str]) -> Iterator[tuple[Any, str]]:
+    """(shape, type): every eleven of a type have all layers and different numbers of tokens."""
+    from sassafras.gemm.problem.shape import Shape
+
+    for shift in range(len(TOKENS)):
+        for which, dtype in enumerate(dtypes):
+            for index, (n, k) in enumerate(LAYERS):
+                yield Shape(TOKENS[(6 * which + shift + 5 * index) % len(TOKENS)], n, k), dtype
+
+
+class Products:
+    """One product of matrices on sets of operands that share A and C, with all contestants."""
+
+    def __init__(self, stage: Any, shape: Any, dtype: str, *, cold: bool) -> None:
+        from sassafras.gemm.bench.dry_run import DryOperands
+        from sassafras.gemm.bench.operands import OperandSet
+
+        self.stage, self.shape, self.dtype = stage, shape, dtype
+        count = min(ROTATED, 2 * stage.l2_bytes // (2 * shape.n * shape.k) + 1) if cold else 1
+        if stage.modelled:
+            self.sets = [DryOperands(shape) for _ in range(count)]
+        else:
+            import torch
+
+            kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+            m, n, k = shape.m, shape.n, shape.k
+            x, c = torch.randn(m, k, device="cuda").to(kind), torch.empty(m, n, device="cuda", dtype=kind)
+            made = (torch.randn(n, k, device="cuda").mul_(k**-0.5).to(kind) for _ in range(count))
+            self.sets = [OperandSet(shape, x, {"tn": w}, c) for w in made]
+        self.problem = stage.lt.problem(shape, "tn", dtype)
+        self.served: dict[str, Any] = {}
+
+    def best_lt(self) -> Any:
+        """cuBLASLt's algorithm that is fastest on the sets."""
+        from sassafras.core import DeviceError
+        from sassafras.cuda.cublas import CublasError
+        from sassafras.gemm.bench.tune import screen
+
+        stage, usable = self.stage, []
+        for algorithm in stage.lt.candidates(self.problem):
+            calls = [stage.lt_call(self.problem, algorithm, operands) for operands in self.sets]
+            try:
+                calls[0]()
+                stage.gpu.sync()
+            except CublasError:
+                continue
+            usable.append((algorithm, calls))
+        if not usable:
+            raise DeviceError("cuBLASLt has no algorithm that works", where=str(self.shape))
+        once = min(stage.watch.one(calls[0]) for _, calls in usable[:2])
+        for block_us, rounds, keep in ((100.0, 3, 6), (400.0, 9, 1)):
+            usable = [(a, calls) for _, a, calls in screen(stage, usable, once, block_us, rounds)[:keep]]
+        return usable[0][0]
+
+    def calls(self, algorithm: Any) -> Calls:
+        """Contestant -> its call on each set; ours plainly launched only where that is another call."""
+        stage, sets = self.stage, self.sets
+        found: Calls = {"torch": [stage.torch_matmul("tn", operands) for operands in sets]}
+        for name in ("lt_autotune", "null"):
+            found[name] = [stage.lt_call(self.problem, algorithm, operands) for operands in sets]
+        found["sassafras"] = [stage.portfolio("tn", operands) for operands in sets]
+        for call in found["sassafras"]:
+            call()  # what was compiled for it is loaded
+        if plain := self._plain():
+            found["sassafras_plain"] = plain
+        return found
+
+    def _plain(self) -> list[Callable[[], Any]]:
+        """Our configuration launched plainly, if it is not; notes who served."""
+        if self.stage.modelled:
+            self.served = self.stage.served().get("tn", {})
+            return []
+        from sassafras.gemm.configs.base import PLAIN
+        from sassafras.gemm.matmul import api
+        from sassafras.gemm.matmul.problem import DTYPES
+
+        mine, served = (self.shape, self.dtype, "tn"), api._engine.served if api._engine else {}
+        for problem, choice in served.items():
+            if (problem.shape, DTYPES[problem.dtype], problem.layout) != mine or problem.extra:
+                continue
+            config = choice.config if choice.member == "ours" else None
+            self.served = {"member": choice.member, "why": choice.why, "in_table": choice.row is not None}
+            if config is not None and config.mode != PLAIN:
+                plain = replace(config, mode=PLAIN)
+                return [api._engine.bind(plain, s.a, s.b["tn"].t(), s.c) for s in self.sets]
+        return []
+
+    def wrong(self, calls: Calls) -> list[str]:
+        """Contestants whose RMS error is too large on any set."""
+        if self.stage.modelled:
+            return []
+        found = set()
+        for at, operands in enumerate(self.sets[:4]):
+            exact = operands.a.float() @ operands.b["tn"].float().t()
+            errors = {}
+            for name, those in calls.items():
+                operands.c.fill_(float("nan"))
+                those[at]()
+                errors[name] = float((operands.c.float() - exact).square_().mean().sqrt())
+            for name, error in errors.items():
+                limit = TOLERANCE if name.startswith("sassafras") else LT_TOLERANCE
+                if not error <= limit * errors["torch"]:
+                    found.add(name)
+        return sorted(found)
+
+    def between(self, pdl: bool = False) -> Callable[[], Any]:
+        """A kernel on C: torch's, or one launched with PDL."""
+        if self.stage.modelled:
+            return lambda: self.stage.gpu.launch(2.0)
+        c = self.sets[0].c
+        if pdl:
+            from neighbours import halve
+
+            return lambda: halve(c)
+        return lambda: c.mul_(0.5)
+
+
+def mixed(calls: Calls, kernel: Callable[[], Any]) -> Calls:
+    """A kernel behind each product."""
+    return {name: [each for call in those for each in (call, kernel)] for name, those in calls.items()}
+
+
+def timed_chains(
+    stage: Any, chains: Calls, products: int, seconds: float, most: int = 400, before: Any = None
+) -> dict[str, list[float]]:
+    """Microseconds a product, block by block, contestants interleaved.
+
+    Args:
+        chains: contestant -> launches that follow each other, `products` of them products.
+        seconds: GPU time, about.
+        most: launches in a block, but at least one chain.
+        before: see `timed`.
+    """
+    from sassafras.gemm.bench.timing import rough_us, timed
+
+    rough = [rough_us(stage, lambda calls=calls: [c() for c in calls]) for calls in chains.values()]
+    sizes = [len(calls) for calls in chains.values()]
+    repeats = [int(max(1, min(most // n, 200.0 // us))) for n, us in zip(sizes, rough, strict=True)]
+    blocks = [stage.block(c, n * r) for c, n, r in zip(chains.values(), sizes, repeats, strict=True)]
+    rounds = int(min(41, max(9, 1e6 * seconds // float(np.dot(rough, repeats)))))
+    table = timed(stage.gpu, stage.watch, blocks, rounds, before=before)
+    for block in blocks:
+        block.discard(stage.gpu)
+    table = table * np.divide(sizes, products)
+    return {name: [round(float(us), 4) for us in table[:, at]] for at, name in enumerate(chains)}
+
+
+def layer(stage: Any, shape: Any, dtype: str, seconds: float) -> dict[str, Any]:
+    """A record: two contexts, weights from memory."""
+    here = Products(stage, shape, dtype, cold=True)
+    calls = here.calls(here.best_lt())
+    wrong = here.wrong(calls)
+    count = len(here.sets)
+    us = {
+        "cold": timed_chains(stage, calls, count, seconds),
+        "elementwise": timed_chains(stage, mixed(calls, here.between()), count, seconds),
+    }
+    return {"us": us, "wrong": sorted({*wrong, *here.wrong(calls)}), "served": here.served}
+
+
+def graphs(stage: Any, shape: Any, dtype: str, seconds: float) -> tuple[dict[str, Any], Calls, Calls]:
+    """A record of the contexts that are graphs; the calls on one set of operands, and on all."""
+    from sassafras.gemm.problem.shape import Shape
+
+    warm, cold = (Products(stage, shape, dtype, cold=cold) for cold in (False, True))
+    back = Products(stage, Shape(shape.m, shape.k, shape.n), dtype, cold=False)
+    algorithm = warm.best_lt()
+    calls, rotating = warm.calls(algorithm), cold.calls(algorithm)
+    wrong = [*warm.wrong(calls), *cold.wrong(rotating)]
+    us = {
+        "back_to_back": timed_chains(stage, calls, 1, seconds),
+        "elementwise": timed_chains(stage, mixed(calls, warm.between()), 1, seconds),
+        "pdl_neighbour": timed_chains(stage, mixed(calls, warm.between(pdl=True)), 1, seconds),
+        "cold": timed_chains(stage, rotating, len(cold.sets), seconds),
+    }
+    restore = None
+    if not stage.modelled:  # the way back reads what the product wrote, and writes what it reads
+        warm_set, back_set = warm.sets[0], back.sets[0]
+        start = warm_set.a.clone()
+        back_set.a, back_set.c = warm_set.c, warm_set.a
+
+        def restore(which: int) -> None:
+            warm_set.a.copy_(start)
+
+    returning = back.calls(back.best_lt())
+    chains = {name: [*those, *returning.get(name, returning["sassafras"])] for name, those in calls.items()}
+    if "sassafras_plain" in returning:
+        chains.setdefault("sassafras_plain", [*calls["sassafras"], *returning["sassafras_plain"]])
+    us["dependent"] = timed_chains(stage, chains, 2, seconds, CHAIN, restore)
+    if restore:
+        restore(0)
+        wrong += warm.wrong(calls)
+    record = {"us": us, "wrong": sorted(set(wrong)), "served": warm.served}
+    return record, calls, rotating
+
+
+def isolated(stage: Any, records: Sequence[tuple[dict[str, Any], Calls, Calls]], seed: int) -> None:
+    """Add the contexts of single calls to the records of a group of shapes, which are interleaved."""
+    from sassafras.gemm.bench.timing import Isolated
+
+    if stage.modelled:
+        empty = [lambda: stage.gpu.launch(1.0)]
+    else:
+        from neighbours import nothing
+
+        empty = [nothing]
+        nothing()
+    rng = np.random.default_rng(seed)
+    for context, which, rate in (("isolated", 1, 1e9), ("random", 2, RATE)):
+        names = [(record, name) for record, *found in records for name in found[which - 1]]
+        lists = [found[which - 1][name][:SETS] for _, *found in records for name in found[which - 1]]
+        taken = Isolated(stage, [*lists, empty])
+        table = taken.calls(CALLS, rate, rng)[0]
+        taken.close()
+        nothing_us = float(np.median(table[:, -1]))
+        for at, (record, name) in enumerate(names):
+            us = [round(float(v), 4) for v in table[:, at]]
+            record["us"].setdefault(context, {})[name] = us
+            if context == "isolated":
+                less = [round(max(v - nothing_us, 0.05), 4) for v in us]
+                record["us"].setdefault("isolated_subtracted", {})[name] = less
+
+
+# -- running and writing --------------------------------------------------------------------------------
+
+
+def groups(given: argparse.Namespace) -> list[list[tuple[Any, str]]]:
+    """What is measured together, most important first; one process's journal has all of a group or none."""
+    from sassafras.gemm.problem.shape import cuda_l2_grid, stratified
+
+    if given.table == "layers":
+        return [[item] for item in layer_shapes(given.dtypes)][: given.count]
+    shapes = stratified(cuda_l2_grid(), min(given.count, 60), given.seed)
+    near = [shapes[at : at + GROUP] for at in range(0, len(shapes), GROUP)]
+    order = np.random.default_rng(given.seed).permutation(len(near))
+    return [[(shape, dtype) for shape in near[at]] for dtype in given.dtypes for at in order]
+
+
+def measured(stage: Any, group: Sequence[tuple[Any, str]], given: argparse.Namespace) -> list[dict[str, Any]]:
+    """A record a shape. Raises what a contestant raises."""
+    if given.table == "layers":
+        return [layer(stage, shape, dtype, given.seconds) for shape, dtype in group]
+    found = [graphs(stage, shape, dtype, given.seconds) for shape, dtype in group]
+    if single := [f for f, (shape, _) in zip(found, group, strict=True) if shape.flop <= ISOLATED]:
+        isolated(stage, single, given.seed + given.process)
+    return [record for record, _, _ in found]
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("table", choices=("contexts", "layers"))
+    parser.add_argument("--count", type=int, default=1000, help="shapes of the grid (60 at most), or layers")
+    parser.add_argument("--process", type=int, default=0, help="number of this process, in the journal")
+    parser.add_argument("--tuned", action="store_true", help="these shapes were tuned: rows of their own")
+    parser.add_argument("--seconds", type=float, default=0.15, help="GPU time of a context of a shape")
+    parser.add_argument("--seed", type=int, default=0)
+    journal_options(parser)
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure and write; 1 when anything was wrong or failed, 2 without a GPU, 3 when the context is lost."""
+    begin, given = time.monotonic(), arguments()
+    from sassafras.core import SassafrasError
+    from sassafras.cuda.environment import available, environment
+    from sassafras.gemm.bench.journal import Journal
+    from sassafras.gemm.bench.worker import _stage
+
+    usable, reason = available()
+    print(reason, flush=True)
+    if not usable and not given.dry_run:
+        return 2
+    name = given.table + "-dry" * given.dry_run
+    path = journal_path(given, name)
+    stage = _stage({"dry": given.dry_run, "cache": given.cache, "options": {"seed": given.seed}})
+    where = environment()
+    header = {"gpu": where["gpu"], "torch": where["torch"], "sassafras": code_digest("gemm")[:16]}
+    try:
+        journal = Journal(path, {**header, "cublaslt": stage.lt.version, "seed": given.seed})
+    except SassafrasError as error:
+        raise SystemExit(f"error: {error}") from None
+    done, lost = journal.done(), False
+    for group in groups(given):
+        suffix = " tuned" * given.tuned + f" #{given.process}"
+        keys = [f"{shape} {dtype}{suffix}" for shape, dtype in group]
+        if all(key in done for key in keys):
+            continue
+        if time.monotonic() - begin > given.limit_s or lost:
+            break
+        try:
+            found = measured(stage, group, given)
+        except Exception as error:  # a group must not cost the others
+            found = [{"error": f"{type(error).__name__}: {error}"[:300]}] * len(group)
+            lost = getattr(error, "sticky", False) or "CUDA error" in str(error)
+        for key, (shape, dtype), record in zip(keys, group, found, strict=True):
+            tuned = given.tuned or record.get("served", {}).get("in_table", False)
+            more = {"of": str(shape), "dtype": dtype, "tuned": tuned, "process": given.process}
+            journal.add({"shape": key, **more, **record})
+            print(f"{time.monotonic() - begin:6.1f} s {key:>32} {line(record)}", flush=True)
+    rows = context_rows(given.table, records := list(journal.done().values()))
+    summary = context_summary(given.table, rows) | {
+        "wrong": [f"{r['shape']}: {', '.join(r['wrong'])}" for r in records if r.get("wrong")],
+        "failed": {r["shape"]: r["error"] for r in records if "error" in r},
+        "modelled": given.dry_run,
+    }
+    path = write(name, rows, summary, where, seed=given.seed, out=given.out)
+    print(*(f"{key}: {value}" for key, value in summary.items()), path.name, sep="\n", flush=True)
+    return 3 if lost else int(bool(summary["wrong"] or summary["failed"] or not rows))
+
+
+def line(record: dict[str, Any]) -> str:
+    """A record in short: speed-ups over cuBLASLt's best by context, who served."""
+    if "error" in record:
+        return str(record["error"])
+    over = {
+        context: round(float(np.median(np.divide(us["lt_autotune"], us["sassafras"]))), 3)
+        for context, us in record["us"].items()
+    }
+    return json.dumps(over | {"served": record["served"], "wrong": record["wrong"]})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

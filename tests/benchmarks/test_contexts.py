@@ -1,0 +1,91 @@
+"""`benchmarks/contexts.py` on the modelled clock, and which shapes count as never tuned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sassafras.gemm.select.table import TunedTable, shipped_path
+
+pytest.importorskip("torch")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The command in this process: (exit code, its result)."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import contexts
+
+    def call(table: str, *words: str) -> tuple[int, dict[str, Any]]:
+        given = ["contexts.py", table, "--dry-run", "--out", str(tmp_path), *words]
+        monkeypatch.setattr("sys.argv", given)
+        code = contexts.main()
+        return code, json.loads((tmp_path / f"{table}-dry.json").read_text())
+
+    return call
+
+
+def test_contexts_have_both_launches_and_single_calls(run: Any) -> None:
+    code, found = run("contexts", "--count", "8", "--dtypes", "bf16")
+    assert code == 0
+    small = [row for row in found["rows"] if 2 * row["m"] * row["n"] * row["k"] <= 1e10]
+    assert {row["context"] for row in small} == {
+        "back_to_back", "dependent", "elementwise", "pdl_neighbour", "cold",
+        "isolated", "isolated_subtracted", "random",
+    }  # fmt: skip
+    assert {row["launch"] for row in small} == {"pdl", "plain"}
+    for row in found["rows"]:  # the model serves torch's: an interval around the ratio of the two times
+        assert row["over_lt_low"] <= row["over_lt"] <= row["over_lt_high"] and row["member"] == "torch"
+        assert row["over_lt"] == pytest.approx(row["lt_autotune_us"] / row["sassafras_us"], rel=0.02)
+    by = {(r["m"], r["n"], r["k"], r["context"]): r for r in small if r["launch"] == "pdl"}
+    for *shape, context in list(by):
+        if context == "isolated":  # the modelled empty kernel lasts a microsecond
+            less = by[(*shape, "isolated_subtracted")]
+            assert less["sassafras_us"] == pytest.approx(by[(*shape, context)]["sassafras_us"] - 1, abs=0.1)
+        if context == "elementwise":  # the modelled one two
+            alone = by[(*shape, "back_to_back")]["sassafras_us"]
+            assert by[(*shape, context)]["sassafras_us"] == pytest.approx(alone + 2, rel=0.01)
+
+
+def test_layers_resume_and_refuse_other_conditions(run: Any) -> None:
+    _, first = run("layers", "--count", "3")
+    code, second = run("layers", "--count", "5")
+    assert code == 0 and len(first["rows"]) == 3 and len(second["rows"]) == 5
+    assert second["rows"][:3] == first["rows"], "rows of the journal are not measured again"
+    row, summary = second["rows"][0], second["summary"]
+    assert row["cold_low"] <= row["cold"] <= row["cold_high"] and row["elementwise"] > 0
+    assert summary["untuned_cold_fp16"] == summary["untuned_cold"] and summary["tuned_cold"] is None
+    with pytest.raises(SystemExit, match="other conditions"):
+        run("layers", "--seed", "1")
+
+
+def test_a_wrong_contestant_has_no_speedup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from program_rows import context_rows
+
+    us = {"torch": [3.0, 3.0], "lt_autotune": [2.0, 2.2], "null": [2.0, 2.2], "sassafras": [1.0, 1.1]}
+    record: dict[str, Any] = {"of": "8x16x32", "dtype": "fp16", "tuned": False, "served": {"member": "ours"}}
+    right, wrong = (
+        {**record, "us": {"cold": us, "elementwise": us}, "wrong": w} for w in ([], ["sassafras"])
+    )
+    assert context_rows("layers", [right])[0]["cold"] == 2.0
+    assert "cold" not in context_rows("layers", [right, wrong])[0], "wrong in one process is wrong"
+    plain = {**right, "us": {"cold": {**us, "sassafras_plain": [2.0, 2.2]}}}
+    by = {row["launch"]: row["over_lt"] for row in context_rows("contexts", [plain])}
+    assert by == {"pdl": 2.0, "plain": 1.0}
+
+
+def test_layers_are_measured_that_no_table_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the layers' shapes the grid has 64x4096x4096 alone, whose row is marked as tuned."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from contexts import LAYERS, TOKENS, layer_shapes
+
+    shapes = [shape for shape, dtype in layer_shapes(("fp16", "bf16")) if dtype == "bf16"]
+    assert len(set(shapes)) == len(shapes) == len(LAYERS) * len(TOKENS)
+    assert len({(s.n, s.k) for s in shapes[:11]}) == 11 and len({s.m for s in shapes[:11]}) == 11
+    tuned = {row.shape for row in TunedTable.load(shipped_path("NVIDIA H200")).rows.values()}
+    assert {str(s) for s in set(shapes) & tuned} == {"64x4096x4096"}
