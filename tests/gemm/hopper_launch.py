@@ -13,15 +13,16 @@ import numpy as np
 from sassafras.gemm.build.cubins import KERNELS
 from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance
 from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
+from sassafras.gemm.configs.stream import StreamConfig, StreamInstance
 from sassafras.gemm.configs.tma_wgmma import LAYOUTS
 from sassafras.gemm.configs.unaligned import UnalignedConfig, UnalignedInstance
 from sassafras.gemm.problem.shape import Shape
 from tests.shared import compiled
 
 HERE = Path(__file__).parent
-Instance = PersistentInstance | SplitKInstance | UnalignedInstance
-Config = PersistentConfig | SplitKConfig | UnalignedConfig
-_KINDS = {PersistentInstance: "ws", SplitKInstance: "cs", UnalignedInstance: "any"}
+Instance = PersistentInstance | SplitKInstance | UnalignedInstance | StreamInstance
+Config = PersistentConfig | SplitKConfig | UnalignedConfig | StreamConfig
+_KINDS = {PersistentInstance: "ws", SplitKInstance: "cs", UnalignedInstance: "any", StreamInstance: "st"}
 LATE, RANDOM, EAGER = 0, 1, 2
 
 
@@ -108,12 +109,14 @@ def build(shared: Path, instances: list[Instance], edit: Callable[[str], str] | 
         "sm90_gemm_persistent",
         "sm90_gemm_split_k",
         "sm90_gemm_unaligned",
+        "sm90_gemm_stream",
     )
     files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in kernels}
     if edit is not None:
         files = {name: edit(text) for name, text in files.items()}
     files["ptx_hopper.cuh"] = (HERE / "hopper_emulator.hpp").read_text()  # what the kernels include
     files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
+    files["ptx_stream.cuh"] = (HERE / "stream_emulator.hpp").read_text()
     files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_hopper.cpp")}
     table = " ".join(
         f"X({number}, {i.template.replace(',', ' COMMA')}, {_KINDS[type(i)]})"

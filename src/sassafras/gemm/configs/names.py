@@ -19,7 +19,14 @@ from .base import PLAIN, Mode
 from .registry import Config, Instance
 
 #: prefix of an entry's name -> its kernel; an entry of split-K that ends in ``p`` is of the one in two passes
-ENTRIES = {"lean": "small", "staged": "fallback", "cs": "split_k", "ws": "persistent", "any": "unaligned"}
+ENTRIES = {
+    "lean": "small",
+    "staged": "fallback",
+    "cs": "split_k",
+    "ws": "persistent",
+    "any": "unaligned",
+    "st": "stream",
+}
 #: the end of a name -> the mode: ``o`` is PDL, ``l`` its late trigger, ``s`` one CTA per SM
 MODES = {
     str(mode): mode
@@ -34,6 +41,7 @@ _LAUNCHES = {
     "split_k": _BANDS,
     "unaligned": _BANDS,
     "split_k_two_pass": r"(?:c1)?p(?P<split_k>\d+)",
+    "stream": r"c1",
     "persistent": r"(?:g(?=\d)|(?=v))(?P<group>v?[1-9]\d*)(?:/k1)?",
 }
 

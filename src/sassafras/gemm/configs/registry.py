@@ -10,16 +10,24 @@ from typing import Any
 from sassafras.core import SassafrasError
 
 from ..problem.shape import LAYOUTS, Shape
-from . import fallback, persistent, small, split_k, split_k_two_pass, unaligned
+from . import fallback, persistent, small, split_k, split_k_two_pass, stream, unaligned
 from .fallback import FallbackConfig, FallbackInstance
 from .persistent import PersistentConfig, PersistentInstance
 from .small import SmallConfig, SmallInstance
 from .split_k import SplitKConfig, SplitKInstance
 from .split_k_two_pass import PartialsInstance, TwoPassSplitKConfig
+from .stream import StreamConfig, StreamInstance
 from .unaligned import UnalignedConfig, UnalignedInstance
 
-Instance = SmallInstance | FallbackInstance | SplitKInstance | PersistentInstance | UnalignedInstance
-Config = SmallConfig | FallbackConfig | SplitKConfig | PersistentConfig | UnalignedConfig
+Instance = (
+    SmallInstance
+    | FallbackInstance
+    | SplitKInstance
+    | PersistentInstance
+    | UnalignedInstance
+    | StreamInstance
+)
+Config = SmallConfig | FallbackConfig | SplitKConfig | PersistentConfig | UnalignedConfig | StreamConfig
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,7 @@ KERNELS = {
         _of(persistent, PersistentConfig, PersistentInstance),
         _of(unaligned, UnalignedConfig, UnalignedInstance),
         _of(split_k_two_pass, TwoPassSplitKConfig, PartialsInstance),
+        _of(stream, StreamConfig, StreamInstance),
     )
 }
 

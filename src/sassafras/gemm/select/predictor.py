@@ -32,7 +32,7 @@ from .dataset import DATA, stem
 
 #: of the columns of `features`: a model of another number is not used
 VERSION = 6
-_FAMILIES = ("small", "fallback", "split_k", "persistent", "unaligned", "split_k_two_pass")
+_FAMILIES = ("small", "fallback", "split_k", "persistent", "unaligned", "split_k_two_pass", "stream")
 #: the column of a family's index in `_FAMILIES`
 _FAMILY = 11
 #: attributes of a configuration or of its instance, 0 where a kernel has none. ``share`` and ``shared`` are

@@ -1,0 +1,152 @@
+"""The stream kernel (`kernels/sm90_gemm_stream.cuh`): up to 8 rows of A; as fast as memory delivers B."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ..problem.launch import MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
+from ..problem.shape import Shape
+from . import cost
+from .base import PLAIN, Configuration, Mode
+from .source import KernelInstance, Parameters, all_of
+
+#: rows of B a CTA, rows of A at most
+ROWS, COLUMNS = 16, 8
+#: elements of B from which the kernel is chosen off the tables: smaller ones may be in the L2, and win less
+LEAST_ELEMENTS = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamInstance(KernelInstance):
+    """One compiled kernel: the template's parameters.
+
+    Attributes:
+        warps: of a CTA.
+        stages: of a warp's ring.
+        k_chunk: k elements of a stage, a multiple of 64.
+        dtype: ``fp16`` or ``bf16``.
+    """
+
+    HEADER: ClassVar[str] = "sm90_gemm_stream.cuh"
+    TEMPLATE: ClassVar[str] = "Stream"
+    layout: ClassVar[str] = "tn"
+    epilogue: ClassVar[bool] = False
+
+    warps: int
+    stages: int
+    k_chunk: int
+    dtype: str = "fp16"
+
+    @property
+    def name(self) -> str:
+        """For example ``st_tn_w4s2k256``."""
+        return f"st_{self._kind}_w{self.warps}s{self.stages}k{self.k_chunk}"
+
+    @property
+    def threads(self) -> int:
+        """Threads a CTA."""
+        return 32 * self.warps
+
+    @property
+    def registers(self) -> int:
+        """Registers a thread, roughly."""
+        return 48
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory a CTA: each stage's rows and its barrier."""
+        return self.warps * self.stages * ((ROWS + COLUMNS) * (2 * self.k_chunk + 64) + 8)
+
+    @property
+    def parameters(self) -> Parameters:
+        """Names and types of the kernel's parameters."""
+        return (*all_of(f"*{self.dtype}", "a", "b", "c"), *all_of("i32", "m", "n", "k", "lda", "ldb", "ldc"))
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        return self.warps, self.stages, self.k_chunk, self.dtype == "bf16"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamConfig(Configuration):
+    """An instance; the grid follows from n."""
+
+    FAMILY: ClassVar[str] = "stream"
+
+    instance: StreamInstance
+    mode: Mode = field(default=PLAIN, kw_only=True)
+
+    @property
+    def launch_name(self) -> str:
+        """There is nothing to choose."""
+        return "c1"
+
+    @property
+    def cluster(self) -> int:
+        """CTAs do not work together."""
+        return 1
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of C a CTA."""
+        return COLUMNS, ROWS
+
+    def why_illegal(self, shape: Shape) -> str | None:
+        """Why this configuration cannot run this shape; None when it may."""
+        if shape.m > COLUMNS:
+            return f"{shape.m} rows of A, {COLUMNS} are possible"
+        if shape.k % 8:
+            return f"k {shape.k} is not a multiple of 8: rows would not be 16-byte aligned"
+        if max(shape.n, shape.k) >= 1 << 31:
+            return f"{shape}: extents have 32 bits"
+        if self.shared_bytes > SHARED_LIMIT:
+            return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
+        return None
+
+    def dominated(self, shape: Shape) -> str | None:
+        """Why a legal configuration is surely worse than another; None when it may be good."""
+        if shape.k < self.instance.warps * self.instance.k_chunk:
+            return f"{self.instance.warps} warps for {ceil_div(shape.k, self.instance.k_chunk)} chunks of k"
+        return None
+
+    def _launch(self, shape: Shape) -> Launch:
+        scalars = {"m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k, "ldb": shape.k, "ldc": shape.n}
+        grid = (ceil_div(shape.n, ROWS), 1, 1)
+        return Launch(grid, self.threads, self.shared_bytes, (1, 1, 1), scalars)
+
+    def estimate_us(self, shape: Shape) -> float:
+        """Microseconds, roughly: memory, and what the rounds of CTAs add to it."""
+        instance, ctas = self.instance, ceil_div(shape.n, ROWS)
+        rounds = ctas / (MULTIPROCESSORS * cost.residents(self.threads, self.shared_bytes))
+        if rounds > _MANY:  # a CTA that starts waits for its rings
+            waits = _RING * instance.stages * rounds
+        else:
+            waits = _ROUND * (math.ceil(rounds) - 1) + _WARP * instance.warps
+            waits += _SMALL * (1 - self.shared_bytes / SHARED_LIMIT)
+        return cost.microseconds(cost.START) + shape.nbytes / _BYTES + waits
+
+
+#: bytes a microsecond; rounds of CTAs from which the last one does not show; microseconds: of a round, for
+#: each stage of a ring; of a further round of few; of a warp at the end; of little in flight
+_BYTES, _MANY, _RING, _ROUND, _WARP, _SMALL = 4.35e6, 3, 0.35, 1.3, 0.1, 1.2
+#: warps, stages, k of a stage: what wins for some layer of a model
+_RINGS = ((4, 2, 256), (8, 1, 256), (4, 2, 128), (8, 2, 128))
+INSTANCES: tuple[StreamInstance, ...] = tuple(StreamInstance(*ring) for ring in _RINGS)
+OTHER_INSTANCES: tuple[StreamInstance, ...] = tuple(StreamInstance(*ring, dtype="bf16") for ring in _RINGS)
+
+
+def configurations(instances: Iterable[StreamInstance] = INSTANCES) -> Iterator[StreamConfig]:
+    """Every configuration, in a fixed order, legal or not."""
+    yield from map(StreamConfig, instances)
+
+
+def best(shape: Shape) -> list[StreamConfig]:
+    """Those that can run a shape that is bound by B, by their estimates; none for a small B."""
+    if shape.n * shape.k < LEAST_ELEMENTS:
+        return []
+    able = [c for c in configurations() if not (c.why_illegal(shape) or c.dominated(shape))]
+    return sorted(able, key=lambda config: config.estimate_us(shape))

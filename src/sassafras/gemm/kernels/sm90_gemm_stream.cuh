@@ -1,0 +1,114 @@
+// GEMM for at most 8 rows of A, bound by reading B once: C = A * B^T, FP16 or BF16 in and out, FP32 accumulation.
+//
+// A CTA has 16 rows of B (columns of C) and all of k. Its warps take chunks of k in turn. Each warp has a ring of its own: the
+// lanes copy a row of the chunk each (bulk copies, the rows of A behind those of B), wait at the stage's barrier, multiply, and
+// copy the next chunk into the stage that is free. No warp waits for another before the sums meet at the end, in the order of the
+// warps, so results are reproducible bit for bit. Several small CTAs a multiprocessor keep the memory busy while one starts or ends.
+//
+// B is the first operand of mma.m16n8k16, so that its 16 rows fill the instruction; A's rows are the 8 columns. Rows that A does not
+// have are not copied: their columns hold anything and are not stored. Within 32 k a lane owns 8 that follow each other, of B and
+// of A alike, so that every load from shared memory has 16 bytes; the sum over k does not depend on which k is called first.
+//
+// Template parameters
+//   WARPS   a CTA has
+//   STAGES  of a warp's ring, each of KC k (a multiple of 64)
+//   BF16    elements are BF16, otherwise FP16
+//
+// Launch: grid (CTAs of 16 rows of B), 32 * WARPS threads, SHARED_BYTES of dynamic shared memory. Requires m <= 8, bases aligned to
+// 16 bytes, k, lda and ldb that are multiples of 8. Any n and ldc.
+#pragma once
+#include "ptx_stream.cuh"
+
+namespace sassafras {
+
+struct StreamProblem {
+    const u16 *a, *b; // (m, k), (n, k)
+    u16 *c;           // (m, n)
+    int m, n, k, lda, ldb, ldc;
+};
+
+template <int WARPS, int STAGES, int KC, bool BF16> struct Stream {
+    static constexpr int ROWS = 16, COLUMNS = 8, THREADS = 32 * WARPS;
+    static_assert(KC % 64 == 0, "two rows that lanes read at once lie in different banks");
+    static constexpr int PITCH = 2 * KC + 64, STAGE = (ROWS + COLUMNS) * PITCH;
+    static constexpr int BARRIERS_AT = WARPS * STAGES * STAGE, SHARED_BYTES = BARRIERS_AT + 8 * WARPS * STAGES;
+    static constexpr int SUMS = ROWS + 1; // floats from a column's sums to the next one's
+    static_assert(4 * WARPS * COLUMNS * SUMS <= BARRIERS_AT, "sums lie where the stages were");
+
+    // Copies a chunk's rows into a stage, by all lanes.
+    static __device__ __forceinline__ void load(const StreamProblem &p, int row, int rows, int chunk, u32 stage, u32 barrier, int lane) {
+        const int bytes = 2 * least(KC, p.k - chunk * KC);
+        if (lane == 0) barrier_expect(barrier, bytes * (rows + p.m));
+        sync_warp();
+        if (lane < rows)
+            copy_row_once(stage + lane * PITCH, p.b + (long long)(row + lane) * p.ldb + chunk * KC, bytes, barrier);
+        else if (lane >= ROWS && lane < ROWS + p.m)
+            copy_row(stage + lane * PITCH, p.a + (long long)(lane - ROWS) * p.lda + chunk * KC, bytes, barrier);
+    }
+
+    static __device__ __forceinline__ void run(const StreamProblem &p) {
+        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane >> 2, owned = 8 * (lane & 3);
+        const u32 base = shared_address(shared_floats());
+        const u32 ring = base + warp * STAGES * STAGE, barriers = base + BARRIERS_AT + 8 * warp * STAGES;
+        const int row = blockIdx.x * ROWS, rows = least(ROWS, p.n - row), chunks = (p.k + KC - 1) / KC;
+        if (lane == 0) {
+            for (int stage = 0; stage < STAGES; ++stage) barrier_init(barriers + 8 * stage, 1);
+            barrier_init_fence();
+        }
+        sync_warp();
+        wait_for_predecessors();
+        start_successors();
+        for (int stage = 0; stage < STAGES; ++stage)
+            if (warp + stage * WARPS < chunks)
+                load(p, row, rows, warp + stage * WARPS, ring + stage * STAGE, barriers + 8 * stage, lane);
+
+        float acc[4] = {};
+        int stage = 0;
+        u32 phase = 0;
+        for (int chunk = warp; chunk < chunks; chunk += WARPS) {
+            barrier_wait<1>(barriers + 8 * stage, phase);
+            const u32 from = ring + stage * STAGE + group * PITCH + 2 * owned;
+            const int left = p.k - chunk * KC;
+#pragma unroll
+            for (int k = 0; k < KC; k += 32) {
+                if (k >= left) break;
+                u32 upper[4], lower[4], right[4];
+                load_shared(upper, from + 2 * k);
+                load_shared(lower, from + 2 * k + 8 * PITCH);
+                load_shared(right, from + 2 * k + ROWS * PITCH);
+                if (k + owned >= left) { // a chunk's end may hold anything
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) upper[i] = lower[i] = right[i] = 0;
+                }
+#pragma unroll
+                for (int half = 0; half < 4; half += 2)
+                    if constexpr (BF16)
+                        mma_m16n8k16_bf16(acc, upper[half], lower[half], upper[half + 1], lower[half + 1], right[half], right[half + 1]);
+                    else
+                        mma_m16n8k16(acc, upper[half], lower[half], upper[half + 1], lower[half + 1], right[half], right[half + 1]);
+            }
+            sync_warp(); // all lanes have read the stage
+            const int next = chunk + STAGES * WARPS;
+            if (next < chunks) load(p, row, rows, next, ring + stage * STAGE, barriers + 8 * stage, lane);
+            if (++stage == STAGES) {
+                stage = 0;
+                phase ^= 1;
+            }
+        }
+        sync_cta();
+        float *const sums = shared_floats() + warp * COLUMNS * SUMS;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[(2 * (lane & 3) + (i & 1)) * SUMS + group + 8 * (i >> 1)] = acc[i];
+        sync_cta();
+        for (int at = threadIdx.x; at < ROWS * p.m; at += THREADS) {
+            const int column = at / ROWS, r = at % ROWS;
+            float sum = 0;
+#pragma unroll
+            for (int w = 0; w < WARPS; ++w) sum += shared_floats()[(w * COLUMNS + column) * SUMS + r];
+            if (r < rows)
+                store_global_u16(p.c + (long long)column * p.ldc + row + r, BF16 ? (u16)pack_bf16(sum, 0) : to_f16(sum));
+        }
+    }
+};
+
+} // namespace sassafras

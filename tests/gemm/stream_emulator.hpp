@@ -1,0 +1,59 @@
+// Stands in for kernels/ptx_stream.cuh on the CPU. Comes after hopper_emulator.hpp.
+#pragma once
+#include "ptx_hopper.cuh"
+
+namespace sassafras {
+
+inline void copy_row(u32 to, const void *from, u32 bytes, u32 barrier) {
+    using namespace emulator;
+    check_predecessors();
+    own(to);
+    if (to % 16 || (uintptr_t)from % 16 || bytes % 16 || !bytes) fail("a bulk copy of no multiple of 16 bytes");
+    const unsigned rank = cluster_rank(), offset = to & 0xffffff, bar = barrier & 0xffffff;
+    bytes_at(rank, offset, bytes);
+    for (unsigned at = offset; at < offset + bytes; at += 16) {
+        Granule &g = granule(rank, at);
+        if (g.barrier) fail("a copy over a barrier");
+        if (g.copy_writes) fail("two copies to one place");
+        ++g.copy_writes;
+    }
+    Lane *const issuer = lane;
+    copies.push_back([=] {
+        Lane *const before = lane;
+        lane = issuer;
+        for (u32 at = 0; at < bytes; at += 16) check_read((const char *)from + at, 16);
+        std::memcpy(bytes_at(rank, offset, bytes), from, bytes);
+        for (unsigned at = offset; at < offset + bytes; at += 16) {
+            --granule(rank, at).copy_writes;
+            granule(rank, at).writer = -1;
+        }
+        Phase &phase = phase_at(rank, bar);
+        phase.bytes -= bytes;
+        settle_phase(phase);
+        lane = before;
+    });
+    if (policy == EAGER) run_copy(copies.size() - 1);
+}
+inline void copy_row_once(u32 to, const void *from, u32 bytes, u32 barrier) { copy_row(to, from, bytes, barrier); }
+
+inline void mma_m16n8k16_bf16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    emulator::Warp &warp = emulator::lane->cta->warps[threadIdx.x / 32];
+    const u32 a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
+    std::memcpy(warp.a[lane], a, sizeof a);
+    std::memcpy(warp.b[lane], b, sizeof b);
+    emulator::wait(warp.barrier);
+    for (int q = 0; q < 4; ++q) {
+        const int upper = q / 2, column = 2 * t + q % 2;
+        double sum = d[q];
+        for (int k = 0; k < 16; ++k) {
+            const int owner = (k % 8) / 2, high = k / 8, shift = 16 * (k % 2);
+            sum += (double)as_float(warp.a[4 * g + owner][2 * high + upper] >> shift << 16) *
+                   (double)as_float(warp.b[4 * column + owner][high] >> shift << 16);
+        }
+        d[q] = (float)sum;
+    }
+    emulator::wait(warp.barrier);
+}
+
+} // namespace sassafras

@@ -1,0 +1,96 @@
+"""The stream kernel: its source on the CPU, what it cannot run, where it is chosen."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sassafras.gemm.configs import names, registry, stream
+from sassafras.gemm.configs.stream import StreamConfig, StreamInstance
+from sassafras.gemm.matmul.plan import why_illegal
+from sassafras.gemm.matmul.problem import Problem
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select.selector import Selector
+from sassafras.gemm.select.table import TunedTable, shipped_path
+
+from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+#: fewer warps and stages than chunks, more, BF16
+INSTANCES = [
+    StreamInstance(2, 2, 64),
+    StreamInstance(4, 1, 64, dtype="bf16"),
+    StreamInstance(2, 3, 128),
+]
+SHAPES = ("1x16x8", "8x40x520", "3x23x712", "5x7x264")
+
+
+@pytest.fixture(scope="module")
+def emulator(shared: Path) -> Emulator:
+    return build(shared, list(INSTANCES))
+
+
+@needs_compiler
+@pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
+def test_every_path_is_right(number: int, emulator: Emulator, tmp_path: Path) -> None:
+    config = StreamConfig(INSTANCES[number])
+    for turn, text in enumerate(SHAPES):
+        policy = (LATE, RANDOM, EAGER)[(turn + number) % 3]
+        wrong = emulator.run(config, Shape.parse(text), tmp_path, policy=policy, seed=turn, repeats=2)
+        assert wrong == "", f"{config.name} for {text}"
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("if (k + owned >= left)", "if (false)"),  # what lies behind the end of k
+        ("stage = 0;\n                phase ^= 1;", "stage = 0;"),
+        ("w < WARPS", "w < WARPS - 1"),
+        ("bytes * (rows + p.m)", "bytes * (ROWS + p.m)"),
+    ],
+)
+def test_a_spoilt_kernel_is_found(shared: Path, tmp_path: Path, before: str, after: str) -> None:
+    def edit(text: str) -> str:
+        return text.replace(before, after)
+
+    spoilt = build(shared, [INSTANCES[0]], edit)
+    assert any(spoilt.run(StreamConfig(INSTANCES[0]), Shape.parse(text), tmp_path) for text in SHAPES)
+
+
+def test_what_it_cannot_run() -> None:
+    config = names.parse("stream_tn_w4s2k256/c1+o")
+    assert config.mode.pdl and config.tiles(Shape(1, 4100, 4096)) == (1, 257)
+    assert config.why_illegal(Shape(1, 4100, 4096)) is None
+    assert "9 rows of A" in str(config.why_illegal(Shape(9, 4096, 4096)))
+    assert "not a multiple of 8" in str(config.why_illegal(Shape(1, 4096, 4100)))
+    apart = Problem(0, 0, 2, 4096, 4096, 1, 4104, 4096, 4096, 1)
+    assert why_illegal(config, apart) is None, "gaps between lines are told to it"
+    assert why_illegal(config, apart._replace(lda=4100)), "rows begin at multiples of 16 bytes"
+    assert registry.with_dtype(config, "bf16") in set(registry.other_configurations()) | {
+        names.parse("stream_tn_bf16_w4s2k256/c1+o")
+    }
+
+
+def test_it_is_chosen_for_few_rows_of_a_large_matrix() -> None:
+    chooser = Selector(TunedTable.load(shipped_path("NVIDIA H200")))
+
+    def chosen(text: str, layout: str = "tn") -> str:
+        def legal(config: object) -> bool:
+            return config.layout == layout and not config.why_illegal(shape)  # type: ignore[attr-defined]
+
+        shape = Shape.parse(text)
+        found = chooser.choose(shape, layout, legal)
+        return found.config.name if found.config else found.member
+
+    for text in ("1x28672x4096", "8x37888x3584"):
+        assert chosen(text) == "stream_tn_w8s1k256/c1"
+    assert chosen("4x6144x4096") == "stream_tn_w4s2k128/c1"
+    assert chosen("1x4096x14336") == chosen("1x4096x4096") == "stream_tn_w4s2k256/c1"
+    for text in ("9x28672x4096", "1x2048x2048"):
+        assert not chosen(text).startswith("stream")
+    assert not chosen("1x28672x4096", "nn").startswith("stream")
+    assert stream.best(Shape(1, 4096, 4096)) and not stream.best(Shape(1, 2048, 2048))
