@@ -142,7 +142,9 @@ def optimize(
         kept = stack.enter_context(opened_store(store))
         say(f"compiling {workload.name} {which.name}")
         chosen_arch = arch or getattr(opened, "arch", None) or DEFAULT_ARCH
-        tool = {} if ptxas is None else {"ptxas": str(ptxas)}
+        tool = (
+            {} if ptxas is None else {"ptxas": str(Path(ptxas).resolve() if Path(ptxas).exists() else ptxas)}
+        )
         notes: tuple[str, ...] = ()
         if ptxas_options is None:
             baseline = within(

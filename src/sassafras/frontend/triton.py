@@ -333,6 +333,9 @@ def _fit(case: Case, fn: Any, known: list[str], heuristics: Mapping[str, Any], l
         for name, heuristic in heuristics.items():
             values[name] = heuristic({**values, **case.options})
         case = case.with_grid({**values, **case.options})
+    for name in {"num_warps", "num_stages", "num_ctas", "maxnreg"} & set(case.options):
+        if not isinstance(number := case.options[name], int) or number < 0:
+            raise _WorkloadError(f"{name} is a whole number, not {number!r}", where=where)
     ctas = int(case.options.get("num_ctas", 1))
     x, y, z = case.grid
     return dataclasses.replace(
@@ -372,7 +375,13 @@ def _compile(
                 where=where,
                 hint="rename the file or its folder, or set TRITON_DISABLE_LINE_INFO=1",
             ) from error
-        raise CompileError(f"Triton refused the kernel: {text}", where=where) from error
+        lines = [line.strip() for line in text.splitlines()]
+        if "^" in lines[:-1]:  # the place, the source down to the line at fault, the fault
+            mark = len(lines) - 1 - lines[::-1].index("^")
+            text = f"{lines[0]} {lines[mark - 1]}: {' '.join(lines[mark + 1 :])}"
+        hint = "make tensor descriptors in the kernel" if "has no attribute 'load'" in text else None
+        text = " ".join(text.split())[:600]
+        raise CompileError(f"Triton refused the kernel: {text}", where=where, hint=hint) from error
     if "tt.print" in compiled.asm["ttir"]:
         raise _WorkloadError(
             "the kernel prints (tl.device_print): its time would be that of printing",
