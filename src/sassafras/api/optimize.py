@@ -143,7 +143,7 @@ def optimize(
         say(f"compiling {workload.name} {which.name}")
         chosen_arch = arch or getattr(opened, "arch", None) or DEFAULT_ARCH
         tool = (
-            {} if ptxas is None else {"ptxas": str(Path(ptxas).resolve() if Path(ptxas).exists() else ptxas)}
+            {} if ptxas is None else {"ptxas": str(Path(ptxas).absolute() if Path(ptxas).exists() else ptxas)}
         )
         notes: tuple[str, ...] = ()
         if ptxas_options is None:
