@@ -60,8 +60,8 @@ workload = made()
 WORKLOADS = {
     "dtype": ("made(more={'x': Buffer('fp33', (500,))})", "w.py:{}: unknown dtype 'fp33' (one of fp64,"),
     "role": ("made(more={'x': Buffer('fp32', (5,), 'output')})", "unknown role 'output' (in, out or inout)"),
-    "shape": ("made(more={'x': Buffer('fp32', (-5,))})", "shape (-5,) needs positive whole numbers"),
-    "length": ("made(more={'x': Buffer('fp32', 500)})", "shape 500 needs positive whole numbers"),
+    "shape": ("made(more={'x': Buffer('fp32', (-5,))})", "shape (-5,) is no tuple of positive"),
+    "length": ("made(more={'x': Buffer('fp32', 500)})", "shape 500 is no tuple of positive"),
     "fill": ("made(more={'x': Buffer('fp32', (5,), fill=Uniform(2, 1))})", "Uniform(2, 1) needs finite"),
     "tensor": ("made(more={'x': 500 * [0.0]})", "case c: argument 'x' is [0.0, 0.0, 0.0,"),
     "none": ("made(more={'x': None})", "'x' is None, not a Buffer, a float or an int"),
@@ -206,7 +206,7 @@ COMMANDS: dict[str, list[tuple[Any, ...]]] = {
     "evolve": [
         ("evolve w.py", "this kernel's source has no hole to fill (mark lines with"),
         (f"{EVOLVE} --proposer endpoint:", "there is no proposer 'endpoint:' (mutate, endpoint:MODEL,"),
-        (f"{EVOLVE} --proposer endpoint:m --base-url nourl", "nourl: this is no URL (for example http"),
+        (f"{EVOLVE} --proposer endpoint:m --base-url nourl", "nourl: this is no URL (http://HOST:8000/v1)"),
         (f"{EVOLVE} --proposer endpoint:m --key-variable NOKEY", "the environment variable NOKEY is not set"),
         (f"{EVOLVE} --proposer replay:folder", "folder: there is no recorded run here"),
         (f"{EVOLVE} --proposer exchange:w.py", "w.py: not a folder of proposals: File exists"),

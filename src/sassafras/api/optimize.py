@@ -142,9 +142,7 @@ def optimize(
         kept = stack.enter_context(opened_store(store))
         say(f"compiling {workload.name} {which.name}")
         chosen_arch = arch or getattr(opened, "arch", None) or DEFAULT_ARCH
-        tool = (
-            {} if ptxas is None else {"ptxas": str(Path(ptxas).absolute() if Path(ptxas).exists() else ptxas)}
-        )
+        tool = {} if ptxas is None else {"ptxas": str(ptxas)}
         notes: tuple[str, ...] = ()
         if ptxas_options is None:
             baseline = within(

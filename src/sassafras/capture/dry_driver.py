@@ -23,9 +23,8 @@ def bench(call: Callable[[], Any], *args: Any, **options: Any) -> list[float]:
 def asked_of_torch(capability: int) -> dict[str, Any]:
     """What wrappers ask of `torch.cuda` around a launch, by name, answered for tensors on the CPU."""
     major, minor = divmod(capability, 10)
-    properties = SimpleNamespace(
-        major=major, minor=minor, **_PROPERTIES, multi_processor_count=_PROPERTIES["multiprocessor_count"]
-    )
+    count = _PROPERTIES["multiprocessor_count"]
+    properties = SimpleNamespace(multi_processor_count=count, major=major, minor=minor)
     return {
         "device": lambda device: nullcontext(),
         "current_device": lambda: 0,

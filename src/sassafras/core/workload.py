@@ -96,9 +96,7 @@ class Buffer:
             raise WorkloadError(f"unknown role {self.role!r}", hint="in, out or inout")
         shape = self.shape if isinstance(self.shape, tuple | list) else (None,)
         if not all(isinstance(n, int) and n > 0 for n in shape):
-            raise WorkloadError(
-                f"shape {self.shape!r} needs positive whole numbers", hint="for example (64, 1000)"
-            )
+            raise WorkloadError(f"shape {self.shape!r} is no tuple of positive whole numbers")
 
     @property
     def nbytes(self) -> int:

@@ -97,12 +97,8 @@ class TritonBuilder:
             WorkloadError: arguments do not fit the kernel, or need a launch that we cannot make.
             CompileError: Triton or ptxas refused the source.
         """
-        if arch not in ARCHES:
-            raise UnsupportedArch(f"unknown architecture {arch!r}", hint="one of " + ", ".join(ARCHES))
         where = f"{self.label}, case {case.name}"
-        target = _target(ARCHES[arch])
-        signature, constexprs, attrs, options, parameters = self._bind(case, target, where)
-        compiled = _compile(self.kernel, signature, constexprs, attrs, options, target, where)
+        (signature, constexprs, attrs, options, parameters), compiled = self._compiled(case, arch, where)
         metadata, ptx, cubin = compiled.metadata, compiled.asm["ptx"], compiled.asm["cubin"]
         actual = _ptx_target(ptx, where)
         tool = bundled_ptxas(ARCHES[arch])
@@ -141,19 +137,19 @@ class TritonBuilder:
 
     def ptx(self, case: Case, arch: str) -> str:
         """The PTX of the variant that `case` selects. Raises as `__call__` does."""
-        return self._text(case, arch, "ptx")
+        return str(self._compiled(case, arch, f"{self.label}, case {case.name}")[1].asm["ptx"])
 
     def ttir(self, case: Case, arch: str) -> str:
         """Its first intermediate form. Raises as `__call__` does."""
-        return self._text(case, arch, "ttir")
+        return str(self._compiled(case, arch, f"{self.label}, case {case.name}")[1].asm["ttir"])
 
-    def _text(self, case: Case, arch: str, stage: str) -> str:
+    def _compiled(self, case: Case, arch: str, where: str) -> tuple[Any, Any]:
+        """What `_bind` returns, and Triton's compiled kernel."""
         if arch not in ARCHES:
             raise UnsupportedArch(f"unknown architecture {arch!r}", hint="one of " + ", ".join(ARCHES))
-        where = f"{self.label}, case {case.name}"
         target = _target(ARCHES[arch])
-        signature, constexprs, attrs, options, _ = self._bind(case, target, where)
-        return str(_compile(self.kernel, signature, constexprs, attrs, options, target, where).asm[stage])
+        bound = self._bind(case, target, where)
+        return bound, _compile(self.kernel, *bound[:4], target, where)
 
     def ptxas_flags(self, case: Case, arch: str) -> tuple[str, ...]:
         """The flags that Triton gives its own ptxas for this case."""
