@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from .errors import WorkloadError
 from .kernel import Kernel
+from .tensor_map import TensorMap
 
 #: element sizes in bytes of the data types that a buffer may have
 DTYPE_BYTES: Mapping[str, int] = {
@@ -133,7 +134,8 @@ class Case:
         if not self.name:
             raise WorkloadError("a case needs a name")
         for name, value in self.args.items():
-            if not isinstance(value, Buffer | Real) or (isinstance(value, int) and value.bit_length() > 64):
+            wide = isinstance(value, int) and value.bit_length() > 64
+            if wide or not isinstance(value, Buffer | Real | TensorMap):
                 raise WorkloadError(
                     f"argument {name!r} is {value!r:.40}, not a Buffer, a float or an int of at most 64 bits",
                     where=f"case {self.name}",
