@@ -289,3 +289,12 @@ def test_a_full_disk_under_the_output() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 2
     assert done.stderr == "error: the output: No space left on device\n"
+
+
+def test_a_machine_without_nvdisasm(files: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(files)
+    monkeypatch.setenv("SASSAFRAS_LISTINGS", str(tmp_path))  # what was read before is not found here
+    monkeypatch.setattr("sassafras.sass.disassembly.find_all", lambda program: ())
+    ran = invoke(["optimize", "w.py", "--no-check", *(word for pair in MODEL.items() for word in pair)])
+    assert ran.exit_code == 2
+    assert ran.stderr.splitlines()[-1].startswith("error: nvdisasm was not found (pip install triton")
