@@ -208,7 +208,6 @@ COMMANDS: dict[str, list[tuple[Any, ...]]] = {
         ),
         ("check w.py --arch sm_99", "unknown architecture 'sm_99' (one of sm_80,", 1),
         ("latency show --arch sm_12", "architecture sm_12 is not known (one of sm_80,"),
-        ("optimize w.py --cluster nowhere", "'nowhere' is no address of a cluster (auto, or HOST:PORT"),
     ],
     "evolve": [
         ("evolve w.py", "this kernel's source has no hole to fill (mark lines with"),
