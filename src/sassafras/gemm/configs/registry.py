@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -20,6 +21,14 @@ from .unaligned import UnalignedConfig, UnalignedInstance
 
 Instance = SmallInstance | FallbackInstance | SplitKInstance | PersistentInstance | UnalignedInstance
 Config = SmallConfig | FallbackConfig | SplitKConfig | PersistentConfig | UnalignedConfig
+
+
+def expression(names: str) -> re.Pattern[str]:
+    """What finds names of kernels or configurations. Raises SassafrasError where it is none."""
+    try:
+        return re.compile(names)
+    except re.error as error:
+        raise SassafrasError(f"not a regular expression: {error}", where=names) from error
 
 
 @dataclass(frozen=True)
