@@ -25,6 +25,7 @@ _HOME = {
     "autotune": "on_call", "install": "on_call", "uninstall": "deploy", "status": "deploy",
     "matmul": "gemm.matmul.api", "linear": "gemm.matmul.linear",
     "accelerate": "gemm.matmul.layers", "restore": "gemm.matmul.layers", "layers": "gemm.matmul.layers",
+    "external_matmul": "gemm.matmul.inductor",
 }  # fmt: skip
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     )
     from sassafras.deploy import status, uninstall
     from sassafras.gemm.matmul.api import matmul
+    from sassafras.gemm.matmul.inductor import external_matmul
     from sassafras.gemm.matmul.layers import accelerate, layers, restore
     from sassafras.gemm.matmul.linear import linear
     from sassafras.jobs.result import Result
@@ -70,8 +72,9 @@ __all__ = [
     "Budget", "Buffer", "Candidate", "Case", "Checked", "Comparison", "Custom", "Device", "Evaluation",
     "Evaluator", "Interval", "Kernel", "Modelled", "Normal", "Result", "Results", "SassafrasError", "Space",
     "Store", "Strategy", "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "accelerate",
-    "autotune", "check", "compare", "evolve", "explain", "install", "layers", "linear", "load", "matmul",
-    "optimize", "optimize_all", "restore", "status", "uninstall", "workload_of", "workloads_of",
+    "autotune", "check", "compare", "evolve", "explain", "external_matmul", "install", "layers", "linear",
+    "load", "matmul", "optimize", "optimize_all", "restore", "status", "uninstall", "workload_of",
+    "workloads_of",
 ]  # fmt: skip
 
 

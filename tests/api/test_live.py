@@ -81,6 +81,20 @@ def test_it_is_the_variant_that_a_workload_by_hand_compiles() -> None:
     assert sassafras.load(str(made.source)).case() == case
 
 
+def test_a_wrapper_may_ask_torch_about_the_gpu() -> None:
+    y, x = tensors()
+
+    def wrapper() -> None:
+        with torch.cuda.device(x.device.index), torch.cuda.device(x.device):
+            assert torch.cuda.get_device_capability() == (9, 0)
+            processors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+            scale[(min(16, processors),)](y, x, N, 2.0, None, BLOCK=256)
+
+    before = torch.cuda.current_device
+    assert sassafras.workload_of(wrapper).case().grid == (16, 1, 1)
+    assert torch.cuda.current_device is before
+
+
 def test_all_configurations_in_one_table() -> None:
     y, x = tensors()
     found = sassafras.workloads_of(lambda: tuned[grid](y, x, N))

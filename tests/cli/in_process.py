@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
+import typer.testing
 from typer.testing import CliRunner
 
 from sassafras.cli.app import app
+
+# typer builds its commands anew for each call, which takes longer than most calls
+typer.testing._get_command = cache(typer.testing._get_command)
+
+
+def invoke(words: list[str]) -> typer.testing.Result:
+    """What one call gives."""
+    return CliRunner().invoke(app, words)
 
 
 def sassafras(*arguments: str | Path, store: Path | None = None) -> tuple[int, str, str]:

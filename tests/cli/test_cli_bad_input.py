@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from sassafras.cli.app import app
+from tests.cli.in_process import invoke
 
 MODEL = ["--device", "model", "--budget", "3e", "--store", "st.sqlite"]
 
@@ -26,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def said(words: list[str]) -> str:
     """What a failing command writes to stderr, without line breaks and frames."""
-    ran = CliRunner().invoke(app, words)
+    ran = invoke(words)
     assert ran.exit_code == 2, f"{ran.exit_code}: {ran.output} {ran.exception!r}"
     return " ".join(ran.stderr.replace("│", " ").split())
 

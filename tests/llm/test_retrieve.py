@@ -38,5 +38,5 @@ def test_what_is_found_names_file_and_line(folder: Path) -> None:
 def test_a_folder_that_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SassafrasError, match="there is no such folder"):
         Passages([tmp_path / "none"])
-    with pytest.raises(SassafrasError, match="nothing in the folder"):
+    with pytest.raises(SassafrasError, match="nothing in this folder"):
         Passages([tmp_path])

@@ -64,7 +64,7 @@ def test_files_beside_the_workload_can_be_imported(tmp_path: Path) -> None:
         (
             "from sassafras.core import Buffer\nb = Buffer('fp7', (1,))",
             "",
-            r"mine\.py:2: the file raised unknown dtype 'fp7'",
+            r"mine\.py:2: unknown dtype 'fp7'",
         ),
         ("def workload():\n    return 1 / 0\n", "", r"mine\.py:2: the file raised ZeroDivisionError"),
     ],

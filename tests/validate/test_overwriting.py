@@ -31,18 +31,20 @@ OPERATIONS = {
 }
 
 
-@lru_cache
-def overwriting(first: str, second: str) -> bytes:
-    """Two operations of which the second writes what the first reads, and which nothing keeps apart.
+PAIRS = [
+    ("LDSM", "SHFL", True), ("LDS", "SHFL", True), ("F2I", "I2F", True),
+    # another queue, and a unit of its own
+    ("LDSM", "LDG", False), ("LDSM", "I2F", False), ("F2I", "SHFL", False), ("F2I", "I2F.64", False),
+    # one unit, but ptxas never does it
+    ("F2I", "POPC", False),
+]  # fmt: skip
 
-    ptxas gives the second a register of its own; the first one's operand is put in its place.
-    """
+
+def entry(name: str, first: str, second: str) -> str:
+    """PTX of two operations."""
     kind = "f32" if second.startswith("I2F") else "b32"
-    ptx = f"""
-.version 8.0
-.target sm_90a
-.address_size 64
-.visible .entry k(.param .u64 p) {{
+    return f"""
+.visible .entry {name}(.param .u64 p) {{
 .shared .align 16 .b8 room[1024];
 .reg .b64 %p0, %q0, %l0; .reg .f32 %f0; .reg .b32 %x0, %x1, %at, %a, %t; .reg .{kind} %b;
 ld.param.u64 %p0, [p]; mov.u32 %t, %tid.x; mul.wide.u32 %q0, %t, 32; add.s64 %p0, %p0, %q0;
@@ -57,45 +59,52 @@ st.volatile.global.{kind} [%p0+128], %b; st.volatile.global.b32 [%p0+132], %a;
 ret;
 }}
 """
+
+
+@lru_cache
+def overwriting() -> bytes:
+    """A kernel a pair, ``k0`` and on: two operations of which the second writes what the first reads, and
+    which nothing keeps apart.
+
+    ptxas gives the second a register of its own; the first one's operand is put in its place. All are in one
+    file: nvdisasm takes as long for one of them as for all.
+    """
+    head = ".version 8.0\n.target sm_90a\n.address_size 64\n"
+    ptx = head + "".join(entry(f"k{n}", first, second) for n, (first, second, _) in enumerate(PAIRS))
     data = assemble(ptx, "sm_90a", str(find("ptxas").path))
-    s = Subject(Program.parse(data), "k")
-    one, two = (
-        next(i for i in s.code if i.base == name.split(".")[0] and ("S64" in i.opcode) == ("64" in name))
-        if name != "LDG"
-        else [i for i in s.code if i.base == "LDG"][-1]
-        for name in (first, second)
-    )
-    assert one.index < two.index, "ptxas has put them the other way round"
-    own = {b for b in (one.control.write_barrier, one.control.read_barrier) if b is not None}
-    between = s.code[one.index + 1 : two.index + 1]
-    assert not any(i.control.wait_mask >> b & 1 for i in between for b in own), (
-        "something waits for the first"
-    )
-    operand = {r for r in one.reads if r < 255}
-    assert len(operand) == 1, one.text
-    (register,) = operand
-    before = struct.pack("<Q", two.low)
-    after = struct.pack("<Q", put(two.low, 16, 8, register))
-    assert data.count(before) == 1
-    changed = data.replace(before, after)
-    written = Program.parse(changed).function("k").instructions[two.index]
-    assert written.base == two.base and register in written.writes
+    program, changed, written = Program.parse(data), data, []
+    for n, (first, second, _) in enumerate(PAIRS):
+        s = Subject(program, f"k{n}")
+        one, two = (
+            next(i for i in s.code if i.base == name.split(".")[0] and ("S64" in i.opcode) == ("64" in name))
+            if name != "LDG"
+            else [i for i in s.code if i.base == "LDG"][-1]
+            for name in (first, second)
+        )
+        assert one.index < two.index, "ptxas has put them the other way round"
+        own = {b for b in (one.control.write_barrier, one.control.read_barrier) if b is not None}
+        between = s.code[one.index + 1 : two.index + 1]
+        assert not any(i.control.wait_mask >> b & 1 for i in between for b in own), (
+            "something waits for the first"
+        )
+        operand = {r for r in one.reads if r < 255}
+        assert len(operand) == 1, one.text
+        (register,) = operand
+        at = program.cubin.entries[f"k{n}"].text.offset + two.offset
+        assert changed[at : at + 8] == struct.pack("<Q", two.low)
+        changed = changed[:at] + struct.pack("<Q", put(two.low, 16, 8, register)) + changed[at + 8 :]
+        written.append((f"k{n}", two, register))
+    again = Program.parse(changed)
+    for name, two, register in written:
+        now = again.function(name).instructions[two.index]
+        assert now.base == two.base and register in now.writes
     return changed
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "accepted"),
-    [
-        ("LDSM", "SHFL", True), ("LDS", "SHFL", True), ("F2I", "I2F", True),
-        # another queue, and a unit of its own
-        ("LDSM", "LDG", False), ("LDSM", "I2F", False), ("F2I", "SHFL", False), ("F2I", "I2F.64", False),
-        # one unit, but ptxas never does it
-        ("F2I", "POPC", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("first", "second", "accepted"), PAIRS)
 def test_only_a_writer_of_the_readers_queue_needs_no_wait(first: str, second: str, accepted: bool) -> None:
-    data = overwriting(first, second)
-    report = Validator(data, "k").check(data)
+    data = overwriting()
+    report = Validator(data, f"k{PAIRS.index((first, second, accepted))}").check(data)
     late = [v.message for v in report.violations if "reads of" in v.message]
     assert bool(late) == (not accepted), str(report)
     assert report.ok == accepted, str(report)
@@ -103,12 +112,12 @@ def test_only_a_writer_of_the_readers_queue_needs_no_wait(first: str, second: st
 
 def test_their_order_stays() -> None:
     """The writer moved ahead of the reader is refused, whatever its scoreboard."""
-    data = overwriting("LDSM", "SHFL")
-    s = Subject(Program.parse(data), "k")
+    data = overwriting()
+    s = Subject(Program.parse(data), "k0")
     reader, writer = (next(i.index for i in s.code if i.base == name) for name in ("LDSM", "SHFL"))
     order = s.identity()
     order[reader : writer + 1] = [writer, *range(reader, writer)]
-    report = Validator(data, "k").check(s.emit(order, list(s.high)))
+    report = Validator(data, "k0").check(s.emit(order, list(s.high)))
     assert "order" in {v.kind for v in report.violations}, str(report)
 
 

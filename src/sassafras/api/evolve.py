@@ -143,6 +143,10 @@ def evolve(
     check_settings(partial(Evolve, None), given, Evolve.name)
     record = Record(folder)
     asked = proposer_named(proposer, endpoint)
+    if asked is None and proposer and limits.endless:
+        raise SearchError(
+            "random edits spend no tokens: this budget has no end", hint="for example 10m or 200e"
+        )
     loaded = load_workload(target)
     try:
         passages = Passages(context) if context else None

@@ -6,6 +6,7 @@ Everything above it is Triton's own: the JIT with its specialisation, the autotu
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,19 @@ def bench(call: Callable[[], Any], *args: Any, **options: Any) -> list[float]:
     """A millisecond for every configuration, which is compiled by the one call."""
     call()
     return [1.0, 1.0, 1.0]
+
+
+def asked_of_torch(capability: int) -> dict[str, Any]:
+    """What wrappers ask of `torch.cuda` around a launch, by name, answered for tensors on the CPU."""
+    major, minor = divmod(capability, 10)
+    count = _PROPERTIES["multiprocessor_count"]
+    properties = SimpleNamespace(multi_processor_count=count, major=major, minor=minor)
+    return {
+        "device": lambda device: nullcontext(),
+        "current_device": lambda: 0,
+        "get_device_capability": lambda device=None: (major, minor),
+        "get_device_properties": lambda device=None: properties,
+    }
 
 
 class DryDriver:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -15,7 +17,7 @@ from sassafras.core import ToolMissing, WorkloadError
 from sassafras.frontend.captured.files import Captured
 
 from . import recording
-from .dry_driver import DryDriver, bench
+from .dry_driver import DryDriver, asked_of_torch, bench
 from .parts import merge
 
 
@@ -87,7 +89,9 @@ def _driver(capability: int | None) -> Iterator[None]:
     from triton.runtime import driver
 
     dry = DryDriver(capability)
+    cuda = getattr(sys.modules.get("torch"), "cuda", SimpleNamespace())
     with (
+        patch.multiple(cuda, create=True, **asked_of_torch(capability)),
         patch.object(driver, "_active", dry),
         patch.object(triton.testing, "do_bench", bench),
         patch.object(triton.testing, "do_bench_cudagraph", bench),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated, Any
@@ -63,6 +64,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         from sassafras.core import SassafrasError
+        from sassafras.core.errors import reason
 
         try:
             return super().invoke(ctx)
@@ -71,9 +73,15 @@ class Commands(TyperGroup):
                 raise
             error(problem)
             raise typer.Exit(2) from problem
-        except BrokenPipeError:  # `sassafras disasm x.cubin | head`
+        except OSError as problem:  # `sassafras disasm x.cubin | head`, or a full disk
+            known = problem.filename or problem.errno in (errno.EPIPE, errno.ENOSPC, errno.EFBIG)
+            if ctx.meta[_DEBUG] or not known:
+                raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(1) from None
+            if problem.errno == errno.EPIPE:
+                raise typer.Exit(1) from None
+            error(f"{problem.filename or 'the output'}: {reason(problem)}")
+            raise typer.Exit(2) from problem
 
 
 app = typer.Typer(

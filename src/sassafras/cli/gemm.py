@@ -28,13 +28,15 @@ def bench(
     ] = "offline",
     bands: options.Bands = None,
     shapes: options.Sample = None,
-    seconds: Annotated[float, typer.Option(help="GPU time to measure each shape for, in seconds.")] = 0.1,
+    seconds: Annotated[
+        float, typer.Option(min=1e-3, help="GPU time to measure each shape for, in seconds.")
+    ] = 0.1,
     configs: Annotated[
         int, typer.Option(help="Number of configurations to time when selecting, per shape and layout.")
     ] = 128,
     exclude: options.Exclude = "",
     processes: Annotated[int, typer.Option(help="Number of fresh processes to measure in.")] = 1,
-    rate: Annotated[float, typer.Option(help="With --mode server: calls per second.")] = 1000.0,
+    rate: Annotated[float, typer.Option(min=1e-3, help="With --mode server: calls per second.")] = 1000.0,
     calls: Annotated[int, typer.Option(help="With --mode server: number of calls of each contestant.")] = 30,
     cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
     apart: options.Apart = True,
@@ -133,7 +135,7 @@ def build(
         str, typer.Option(help="Build only kernels whose name matches this regular expression.")
     ] = "",
     workers: Annotated[
-        int | None, typer.Option(help="Number of compiling processes [default: one per core].")
+        int | None, typer.Option(min=1, help="Number of compiling processes [default: one per core].")
     ] = None,
     launcher: Annotated[bool, typer.Option(help="Build the C++ launcher for this Python, too.")] = True,
     check: Annotated[

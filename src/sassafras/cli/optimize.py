@@ -23,7 +23,7 @@ def command(
     ] = None,
     arch: options.Arch = None,
     ptxas: Annotated[
-        Path | None, typer.Option(help="Assemble the baseline with this ptxas executable.")
+        Path | None, typer.Option(resolve_path=True, help="Assemble the baseline with this ptxas executable.")
     ] = None,
     ptxas_options: Annotated[
         Path | None, typer.Option(help="Use the baseline that `sassafras ptxas-options` wrote to this file.")

@@ -25,7 +25,7 @@ Settings = Annotated[
 Budget = Annotated[
     str, typer.Option(help="Limit of the search in time or evaluations: 60s, 5m, 3000e, or 60s,3000e.")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of all random choices.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of all random choices.")]
 StorePath = Annotated[
     Path | None,
     typer.Option("--store", help="Database of results [default: $SASSAFRAS_STORE or the data folder]."),

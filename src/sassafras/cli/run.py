@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from . import options
+from .console import note
 
 
 def command(
@@ -30,8 +31,9 @@ def command(
     ] = False,
 ) -> None:
     """Run a program and its Python child processes with tuned kernels; the program is not changed."""
-    from sassafras.core import SassafrasError
+    from sassafras.core import SassafrasError, StoreError
     from sassafras.deploy.auto import environment
+    from sassafras.store import Store
 
     set_ = environment(store=store, status=status, deny=deny or [])
     if print_env:
@@ -42,6 +44,10 @@ def command(
         return
     if not command:
         raise SassafrasError("no program to run", hint="sassafras run -- python serve.py")
+    try:
+        Store.open(store, readonly=True).close()
+    except StoreError as problem:  # the program runs all the same
+        note(f"note: no kernel is replaced: {problem}", "yellow")
     try:
         os.execvpe(command[0], command, {**os.environ, **set_})
     except OSError as error:

@@ -99,6 +99,7 @@ def prune(
     from sassafras.core import SassafrasError
     from sassafras.store import Store
 
+    Store.open(store, readonly=True).close()  # none is created
     with Store.open(store) as opened:
         count = opened.prune(older_than_days=older_than, modelled=modelled, dry_run=True)
         what = ", ".join(f"{n} {kind}" for kind, n in count.items() if n)
@@ -125,6 +126,7 @@ def check(
     from sassafras.deploy.fleet import check as examine
     from sassafras.store import Store
 
+    Store.open(store, readonly=True).close()  # none is created
     with Store.open(store, readonly=not remove) as opened:
         found = examine(opened)
         refused = [one for one in found if one.problem is not None]

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, Literal
 
 from .errors import WorkloadError
 from .kernel import Kernel
+from .tensor_map import TensorMap
 
 #: element sizes in bytes of the data types that a buffer may have
 DTYPE_BYTES: Mapping[str, int] = {
@@ -56,6 +58,10 @@ class Uniform:
     low: float = 0.0
     high: float = 1.0
 
+    def __post_init__(self) -> None:
+        if not -math.inf < self.low <= self.high < math.inf:
+            raise WorkloadError(f"Uniform({self.low}, {self.high}) needs finite bounds, the lower one first")
+
 
 @dataclass(frozen=True, slots=True)
 class Custom:
@@ -89,8 +95,9 @@ class Buffer:
             raise WorkloadError(f"unknown dtype {self.dtype!r}", hint=f"one of {', '.join(DTYPE_BYTES)}")
         if self.role not in ("in", "out", "inout"):
             raise WorkloadError(f"unknown role {self.role!r}", hint="in, out or inout")
-        if not all(isinstance(n, int) and n > 0 for n in self.shape):
-            raise WorkloadError(f"shape {self.shape!r} needs positive whole numbers")
+        shape = self.shape if isinstance(self.shape, tuple | list) else (None,)
+        if not all(isinstance(n, int) and n > 0 for n in shape):
+            raise WorkloadError(f"shape {self.shape!r} is no tuple of positive whole numbers")
 
     @property
     def nbytes(self) -> int:
@@ -124,6 +131,16 @@ class Case:
     loop_trips: int | None = None
 
     def __post_init__(self) -> None:
+        if not self.name:
+            raise WorkloadError("a case needs a name")
+        for name, value in self.args.items():
+            wide = isinstance(value, int) and value.bit_length() > 64
+            if wide or not isinstance(value, Buffer | Real | TensorMap):
+                raise WorkloadError(
+                    f"argument {name!r} is {value!r:.40}, not a Buffer, a float or an int of at most 64 bits",
+                    where=f"case {self.name}",
+                    hint="None and compile-time values go into constants",
+                )
         if not callable(self.grid):
             object.__setattr__(self, "grid", _grid(self.grid, self.name))
 
@@ -208,8 +225,18 @@ class Workload:
     peer: Reference | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.cases:
-            raise WorkloadError("a workload needs at least one case", where=self.name)
+        flops = self.meta.get("flops", 0.0)
+        for right, what in (
+            (bool(self.cases), "a workload needs at least one case"),
+            (isinstance(self.tolerance, Tolerance), f"{self.tolerance!r} is no Tolerance(rtol, atol)"),
+            (self.reference is None or callable(self.reference), "the reference is no function"),
+            (
+                all(isinstance(n, Real) for n in (flops.values() if isinstance(flops, Mapping) else [flops])),
+                f"meta['flops'] is {flops!r}, not a number or numbers by case",
+            ),
+        ):
+            if not right:
+                raise WorkloadError(what, where=self.name)
         whole = tuple(c.with_grid({**c.args, **c.constants, **c.options}) for c in self.cases)
         object.__setattr__(self, "cases", whole)
         names = [c.name for c in self.cases]

@@ -97,12 +97,8 @@ class TritonBuilder:
             WorkloadError: arguments do not fit the kernel, or need a launch that we cannot make.
             CompileError: Triton or ptxas refused the source.
         """
-        if arch not in ARCHES:
-            raise UnsupportedArch(f"unknown architecture {arch!r}", hint="one of " + ", ".join(ARCHES))
         where = f"{self.label}, case {case.name}"
-        target = _target(ARCHES[arch])
-        signature, constexprs, attrs, options, parameters = self._bind(case, target, where)
-        compiled = _compile(self.kernel, signature, constexprs, attrs, options, target, where)
+        (signature, constexprs, attrs, options, parameters), compiled = self._compiled(case, arch, where)
         metadata, ptx, cubin = compiled.metadata, compiled.asm["ptx"], compiled.asm["cubin"]
         actual = _ptx_target(ptx, where)
         tool = bundled_ptxas(ARCHES[arch])
@@ -141,19 +137,19 @@ class TritonBuilder:
 
     def ptx(self, case: Case, arch: str) -> str:
         """The PTX of the variant that `case` selects. Raises as `__call__` does."""
-        return self._text(case, arch, "ptx")
+        return str(self._compiled(case, arch, f"{self.label}, case {case.name}")[1].asm["ptx"])
 
     def ttir(self, case: Case, arch: str) -> str:
         """Its first intermediate form. Raises as `__call__` does."""
-        return self._text(case, arch, "ttir")
+        return str(self._compiled(case, arch, f"{self.label}, case {case.name}")[1].asm["ttir"])
 
-    def _text(self, case: Case, arch: str, stage: str) -> str:
+    def _compiled(self, case: Case, arch: str, where: str) -> tuple[Any, Any]:
+        """What `_bind` returns, and Triton's compiled kernel."""
         if arch not in ARCHES:
             raise UnsupportedArch(f"unknown architecture {arch!r}", hint="one of " + ", ".join(ARCHES))
-        where = f"{self.label}, case {case.name}"
         target = _target(ARCHES[arch])
-        signature, constexprs, attrs, options, _ = self._bind(case, target, where)
-        return str(_compile(self.kernel, signature, constexprs, attrs, options, target, where).asm[stage])
+        bound = self._bind(case, target, where)
+        return bound, _compile(self.kernel, *bound[:4], target, where)
 
     def ptxas_flags(self, case: Case, arch: str) -> tuple[str, ...]:
         """The flags that Triton gives its own ptxas for this case."""
@@ -333,6 +329,9 @@ def _fit(case: Case, fn: Any, known: list[str], heuristics: Mapping[str, Any], l
         for name, heuristic in heuristics.items():
             values[name] = heuristic({**values, **case.options})
         case = case.with_grid({**values, **case.options})
+    for name in {"num_warps", "num_stages", "num_ctas", "maxnreg"} & set(case.options):
+        if not isinstance(number := case.options[name], int) or number < 0:
+            raise _WorkloadError(f"{name} is a whole number, not {number!r}", where=where)
     ctas = int(case.options.get("num_ctas", 1))
     x, y, z = case.grid
     return dataclasses.replace(
@@ -372,7 +371,13 @@ def _compile(
                 where=where,
                 hint="rename the file or its folder, or set TRITON_DISABLE_LINE_INFO=1",
             ) from error
-        raise CompileError(f"Triton refused the kernel: {text}", where=where) from error
+        lines = [line.strip() for line in text.splitlines()]
+        if "^" in lines[:-1]:  # the place, the source down to the line at fault, the fault
+            mark = len(lines) - 1 - lines[::-1].index("^")
+            text = f"{lines[0]} {lines[mark - 1]}: {' '.join(lines[mark + 1 :])}"
+        hint = "make tensor descriptors in the kernel" if "has no attribute 'load'" in text else None
+        text = " ".join(text.split())[:600]
+        raise CompileError(f"Triton refused the kernel: {text}", where=where, hint=hint) from error
     if "tt.print" in compiled.asm["ttir"]:
         raise _WorkloadError(
             "the kernel prints (tl.device_print): its time would be that of printing",

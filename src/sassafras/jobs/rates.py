@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sassafras.core import Case, Workload
-from sassafras.evaluate.roofline import H200, GpuPeaks, traffic
+from sassafras.evaluate.roofline import H200, GpuPeaks, flops_of, traffic
 
 #: part of a GPU's name -> its peaks
 _PEAKS: Mapping[str, GpuPeaks] = {"H200": H200, "H100": replace(H200, dram_bytes_s=3.35e12)}
@@ -16,10 +16,7 @@ _PEAKS: Mapping[str, GpuPeaks] = {"H200": H200, "H100": replace(H200, dram_bytes
 def work_of(workload: Workload, case: Case) -> dict[str, float]:
     """Bytes that a launch reads and writes at least, and its operations if ``meta["flops"]`` says them."""
     written, read = traffic(case)
-    flops = workload.meta.get("flops", 0.0)
-    if isinstance(flops, Mapping):
-        flops = flops.get(case.name, 0.0)
-    return {"bytes": float(written + read), "flops": float(flops)}
+    return {"bytes": float(written + read), "flops": flops_of(case, workload.meta)}
 
 
 def rates(time_us: float | None, before_us: float | None, work: Mapping[str, Any], gpu: str) -> str:

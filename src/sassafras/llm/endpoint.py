@@ -63,6 +63,8 @@ class Endpoint:
             ) from error
         self._openai: Any = openai
         self.settings = settings
+        if not (settings.base_url or "https:").startswith(("http:", "https:")):
+            raise ProposerError("this is no URL", where=settings.base_url, hint="http://HOST:8000/v1")
         key = os.environ.get(settings.key_variable)
         if not key and not _is_local(settings.base_url):
             raise ProposerError(

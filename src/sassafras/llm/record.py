@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
+from sassafras.core.errors import reason
 from sassafras.core.files import write_whole
 
 from .archive import Archive, ArchivedSource
@@ -85,7 +86,9 @@ class Record:
             if self._settings_path.exists():
                 self.settings = json.loads(self._settings_path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise RecordError(f"not a folder of proposals: {error}", where=str(self.folder)) from error
+            raise RecordError(
+                f"not a folder of proposals: {reason(error)}", where=str(self.folder)
+            ) from error
         for event in self.events():
             self.take(event)
 

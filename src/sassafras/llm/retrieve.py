@@ -87,7 +87,7 @@ def readable(folder: str | Path) -> list[tuple[str, Path]]:
             found.append((f"{folder.resolve().name}/{inside.as_posix()}", path))
     if not found:
         raise SassafrasError(
-            "nothing in the folder of context can be read",
+            "nothing in this folder can be read",
             where=str(folder),
             hint="it needs files that end in " + ", ".join(SUFFIXES),
         )

@@ -53,8 +53,13 @@ class Spend:
             raise SearchError(error.what, hint=hint) from error
         return cls(budget, tokens, dollars)
 
+    @property
+    def endless(self) -> bool:
+        """Neither seconds nor evaluations are limited."""
+        return self.budget.evaluations == _MANY and self.budget.seconds is None
+
     def __str__(self) -> str:
-        parts = [] if self.budget.evaluations == _MANY and self.budget.seconds is None else [str(self.budget)]
+        parts = [] if self.endless else [str(self.budget)]
         parts += [f"{self.tokens}t"] if self.tokens is not None else []
         parts += [f"{self.dollars:g}usd"] if self.dollars is not None else []
         return ",".join(parts)
@@ -83,6 +88,8 @@ class Meter:
     _free: threading.Condition = field(default_factory=threading.Condition, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not min(self.prompt_price, self.answer_price) >= 0:
+            raise SpendingCap(f"prices are from 0 up, not {self.prompt_price:g} and {self.answer_price:g}")
         if self.dollars_cap is not None and not (self.prompt_price or self.answer_price):
             raise SpendingCap(
                 "a cap on money needs prices, or it would never be reached",

@@ -256,7 +256,8 @@ def _accepted(f: ScoreboardProblem, stall: np.ndarray) -> tuple[np.ndarray, np.n
 
     _, cost = demand(f, np.arange(len(stall), dtype=np.int32), stall)
     pairs = np.argwhere((cost > 0) & (f.hint[:, None] == f.hint[None, :]) & (f.hint >= 0)[:, None])
-    return pairs.astype(np.int32), _TOLERANCE * cost[pairs[:, 0], pairs[:, 1]]
+    # row by row, as an empty list is: numba compiles all that takes `f` once for every memory layout
+    return np.ascontiguousarray(pairs, dtype=np.int32), _TOLERANCE * cost[pairs[:, 0], pairs[:, 1]]
 
 
 def _late(i: Instruction, fixed_fp64: bool) -> tuple[frozenset[int], frozenset[int]]:

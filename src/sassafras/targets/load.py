@@ -151,7 +151,7 @@ def _execute(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         sys.modules.pop(name, None)
         raise _located(error, path) from error
     finally:
@@ -159,14 +159,11 @@ def _execute(path: Path) -> ModuleType:
     return module
 
 
-def _located(error: Exception, path: Path) -> WorkloadError:
+def _located(error: BaseException, path: Path) -> WorkloadError:
     """The user's line at which the file failed."""
     if isinstance(error, SyntaxError) and error.filename:
         return WorkloadError(f"syntax error: {error.msg}", where=f"{error.filename}:{error.lineno}")
     lines = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
     where = f"{path}:{lines[-1].lineno}" if lines else str(path)
-    if isinstance(error, SassafrasError):
-        what = str(error)
-    else:
-        what = f"{type(error).__name__}: {error}"
-    return WorkloadError(f"the file raised {what}", where=where)
+    raised = "" if isinstance(error, SassafrasError) else f"the file raised {type(error).__name__}: "
+    return WorkloadError(f"{raised}{error}", where=where)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -16,7 +15,7 @@ from sassafras.cuda.cublas import LtAlgorithm
 from ..configs import registry
 from ..configs.backward import configurations, part
 from ..configs.base import PLAIN
-from ..configs.registry import Config
+from ..configs.registry import Config, expression
 from ..problem.shape import Shape
 from ..select.dataset import Dataset, DatasetEntry, shipped
 from ..select.table import TableRow, TunedTable, shipped_path
@@ -29,7 +28,7 @@ _HOPELESS = 2.0
 
 def _allowed(exclude: str) -> Callable[[Config], bool]:
     """Whether a configuration is none of `Options.exclude`."""
-    banned = re.compile(exclude) if exclude else None
+    banned = expression(exclude) if exclude else None
     return lambda config: not (banned and banned.search(config.name))
 
 
@@ -130,10 +129,7 @@ def recorded_algorithm(shape: Shape, layout: str, version: int) -> LtAlgorithm |
 @lru_cache(maxsize=4)
 def matching(only: str) -> tuple[Config, ...]:
     """Proven configurations whose name the expression finds. Raises SassafrasError when there are none."""
-    try:
-        wanted = re.compile(only)
-    except re.error as error:
-        raise SassafrasError(f"not a regular expression: {error}", where=only) from error
+    wanted = expression(only)
     every = itertools.chain(registry.configurations(), configurations())
     found = tuple(c for c in every if wanted.search(c.name))
     if not found:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from sassafras.core import SassafrasError
 
+from ..configs.registry import expression
 from ..problem.shape import BACKWARD, LAYOUTS
 from ..select.dataset import recorded_path
 from .candidates import matching
@@ -69,6 +70,7 @@ class Options:
             raise SassafrasError(
                 "layouts are of nn and tn, or of nt and tt", where=",".join(asked), hint="one sweep for each"
             )
+        expression(self.exclude)
         object.__setattr__(self, "layouts", asked)  # JSON gives a list back
 
 

@@ -6,14 +6,13 @@ run on every Hopper GPU and driver; the launcher belongs to one version of Pytho
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from sassafras.core import SassafrasError
 
 from ..configs import registry
-from ..configs.registry import Instance
+from ..configs.registry import Instance, expression
 from . import cubins as compiling
 from . import launcher as launchers
 
@@ -27,10 +26,7 @@ def kernels(only: str = "") -> list[Instance]:
     Raises:
         SassafrasError: it is none, or finds nothing.
     """
-    try:
-        wanted = re.compile(only)
-    except re.error as error:
-        raise SassafrasError(f"not a regular expression: {error}", where=only) from error
+    wanted = expression(only)
     every = (*registry.INSTANCES, *registry.OTHER_INSTANCES, *registry.EPILOGUE_INSTANCES)
     found = [instance for instance in every if wanted.search(instance.name)]
     if not found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -28,6 +29,14 @@ Instance = (
     | StreamInstance
 )
 Config = SmallConfig | FallbackConfig | SplitKConfig | PersistentConfig | UnalignedConfig | StreamConfig
+
+
+def expression(names: str) -> re.Pattern[str]:
+    """What finds names of kernels or configurations. Raises SassafrasError where it is none."""
+    try:
+        return re.compile(names)
+    except re.error as error:
+        raise SassafrasError(f"not a regular expression: {error}", where=names) from error
 
 
 @dataclass(frozen=True)

@@ -345,7 +345,15 @@ def _by_torch(*given: Any) -> Any:
     return composed(*_call(*given))
 
 
-_mm, _fused = (register(name, _run, _by_torch) for name in ("mm", "fused"))
+def _into(a: Any, b: Any, bias: Any = None, *, out: Any) -> None:
+    """out = a @ b + bias in a program of Inductor's; b is a matrix, a one too or contiguous, as out is."""
+    result = _served(a, b, out, bias, None, 1.0, 0.0)
+    if result is None or result is NotImplemented:
+        lines, c = a.view(-1, a.shape[-1]), out.view(-1, out.shape[-1])
+        torch.mm(lines, b, out=c) if bias is None else torch.addmm(bias, lines, b, out=c)
+
+
+_mm, _fused = (register(name, _run, _by_torch, _into) for name in ("mm", "fused"))
 
 
 def _ours(a: Any, b: Any, *, say: bool) -> bool:

@@ -13,6 +13,7 @@ backward pass, torch's own operators run.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -28,12 +29,15 @@ _SCHEMAS = {
 _KEPT: list[Any] = []  # registrations last as long as these objects
 
 
-def register(name: str, run: Callable[..., Any], composed: Callable[..., Any]) -> Any:
+def register(
+    name: str, run: Callable[..., Any], composed: Callable[..., Any], into: Callable[..., None]
+) -> Any:
     """Define an operator of `_SCHEMAS` once in this process; returns it.
 
     Args:
         run: its arguments -> C, fresh and contiguous; never NotImplemented.
         composed: the same out of torch's operators, which carry tangents.
+        into: a, b, bias if there is one, out=C: what Inductor's programs call.
     """
     library = torch.library.Library("sassafras", "FRAGMENT")
     # Inductor must hand us the strides that the user gave: they are the layout
@@ -43,6 +47,7 @@ def register(name: str, run: Callable[..., Any], composed: Callable[..., Any]) -
     library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"sassafras::{name}", _matrices if name == "mm" else _fake, lib=library)
     packet = getattr(torch.ops.sassafras, name)
+    packet.into = into
     _differentiable(library, packet.default, composed)
     torch.library.register_vmap(f"sassafras::{name}", _vmap_of(composed), lib=library)
     _count_flop(packet)
@@ -112,6 +117,8 @@ def _matrices(a: Any, b: Any) -> Any:
 
 
 def _fake(a: Any, b: Any, *more: Any) -> Any:
+    if not _lowered and "torch._inductor.lowering" in sys.modules:
+        _lower()
     torch._check(a.dim() >= 2 and b.dim() >= 2, lambda: "sassafras::fused takes matrices and batches of them")
     torch._check(
         a.shape[-1] == b.shape[-2], lambda: f"extents do not fit: {tuple(a.shape)} and {tuple(b.shape)}"
@@ -119,6 +126,41 @@ def _fake(a: Any, b: Any, *more: Any) -> Any:
     torch._check(a.dtype == b.dtype, lambda: f"types differ: {a.dtype} and {b.dtype}")
     leading = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return a.new_empty((*leading, a.shape[-2], b.shape[-1]))
+
+
+_lowered: list[Any] = []
+
+
+def _lower() -> None:
+    """Let Inductor's programs call `into` with a C of their memory plan: the dispatcher would cost more.
+
+    Calls with an activation, a residual or a factor go through the dispatcher.
+    """
+    from torch._inductor import ir, lowering
+    from torch._inductor.virtualized import V
+
+    def rule(name: str) -> None:
+        operator = getattr(torch.ops.sassafras, name).default
+        dispatched = lowering.fallback_handler(operator, add_to_fallback_set=False)
+
+        def lowered(a: Any, b: Any, *more: Any, **named: Any) -> Any:
+            node = V.graph.current_node
+            bias, *rest = (*more, *named.values()) or (None,)
+            lines, ranks = node.args[0].meta["val"], (len(a.get_size()), len(b.get_size()))
+            plain = rest in ([], ["none", 1.0, None]) and ranks[1] == 2
+            if not plain or not (ranks[0] == 2 or lines.is_contiguous()) or V.graph.cpp_wrapper:
+                return dispatched(a, b, *more, **named)
+            inputs = [ir.ExternKernel.realize_input(t) for t in (a, b, bias) if t is not None]
+            layout = ir.FallbackKernel.tensor_to_layout(node.meta["val"])
+            called = f"torch.ops.sassafras.{name}.into"
+            return ir.TensorBox.create(ir.ExternKernelOut(layout, inputs, python_kernel_name=called))
+
+        lowering.add_needs_realized_inputs(operator)
+        lowering.register_lowering(operator, type_promotion_kind=None)(lowered)
+        _lowered.append(lowered)
+
+    for name in _SCHEMAS:
+        rule(name)
 
 
 # -- the autograd formula -------------------------------------------------------------------------------

@@ -52,7 +52,8 @@ def state_of(space: ScheduleSpace, cubin: bytes) -> ScheduleState:
     """
     function = space.function
     if len(cubin) != len(space.kernel.cubin):
-        raise SassafrasError("the two cubins differ in size", hint="explain compares schedules of one cubin")
+        what = f"the kernel's cubin has {len(space.kernel.cubin)} bytes, this one {len(cubin)}"
+        raise SassafrasError(what, hint="explain compares schedules of one cubin")
     code = np.frombuffer(cubin, "<u8", 2 * len(function), function.text_offset).reshape(-1, 2)
     pools: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index in range(len(function) - 1, -1, -1):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Interval, SassafrasError, StoreError, beats
+from sassafras.core.errors import reason
 from sassafras.store import RunRecord, Store
 from sassafras.timing_model.evidence import correlation, refusal
 
@@ -280,7 +281,7 @@ def _file(found: Gathered, path: Path) -> None:
     try:
         facts = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise SassafrasError(f"cannot be read: {error}", where=str(path)) from error
+        raise SassafrasError(f"cannot be read: {reason(error)}", where=str(path)) from error
     found.sources.append(path.name)
     if isinstance(facts, dict) and facts.get("format") == 1 and "moves" in facts:
         found.explanations.append(facts)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sassafras.core.errors import LatencyTableError
+from sassafras.core.errors import LatencyTableError, reason
 
 Row = TypeVar("Row")
 Key = tuple[str, str, str, str, str]
@@ -44,7 +44,7 @@ def read(file: Path, form: str, version: int, arch: str) -> dict[str, Any]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeError, ValueError, RecursionError) as error:
-        raise LatencyTableError(f"cannot be read as JSON: {error}", where=file.name) from None
+        raise LatencyTableError(f"cannot be read: {reason(error)}", where=file.name) from None
     if not isinstance(data, dict) or data.get("format") != form:
         raise LatencyTableError("not a latency table", where=file.name)
     if data.get("version") != version:
