@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.shared import without_torch
+
 _MEMORY = 100 << 20
 
 
@@ -66,10 +68,11 @@ def descendants(pid: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
+def nodes(shared: Path) -> Iterator[Nodes]:
     """Two nodes of one CPU each, for all tests of a file: starting them takes seconds."""
     ray = pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", without_torch(shared))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         try:
             made = Nodes()

@@ -14,18 +14,19 @@ from sassafras.deploy import engine
 from sassafras.deploy.records import CallSearch
 from sassafras.on_call.calls import CALLS, WORKER
 from tests.deploy.conftest import driver  # noqa: F401 (a fixture)
+from tests.shared import without_torch
 
 Wait = Callable[..., CallSearch]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the worker's stand-in for a GPU is told what to do."""
     made = tmp_path / "gpu"
     made.mkdir()
     root = Path(__file__).resolve().parents[2]
     monkeypatch.setenv("ON_CALL_TEST", str(made))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root / "src"), str(root)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([without_torch(shared), str(root / "src"), str(root)]))
     monkeypatch.delenv("SASSAFRAS_TUNE", raising=False)
     return made
 

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,21 @@ def _fit(case: Case, fn: Any, known: list[str], heuristics: Mapping[str, Any], l
     return dataclasses.replace(
         case, args={n: case.args[n] for n in known if n in case.args}, grid=(x * ctas, y, z)
     )
+
+
+def leave_torch_out() -> None:
+    """Keep Triton from importing torch in this process, which takes more than a second: it does so when it
+    first looks at an argument. Only for processes that launch nothing themselves; what is imported already
+    stays, and torch can be imported later.
+    """
+    from triton.runtime.jit import mangle_type
+
+    if "torch" not in sys.modules:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # (an import of it fails)
+        try:
+            mangle_type(1)
+        finally:
+            del sys.modules["torch"]
 
 
 def _target(capability: int) -> Any:

@@ -30,6 +30,7 @@ def build_triton(scratch: Path) -> int:
     target = frontend._target(frontend.ARCHES[arch])
     make_backend(target).hash()  # asks ptxas for its version, now, while that is still possible
     ptxas_version(frontend.bundled_ptxas(frontend.ARCHES[arch]))
+    frontend.leave_torch_out()
     CUDABackend.make_cubin = lambda *_, **__: b""  # ours, outside, assembles
     restrict_calls(processes=False)
 
