@@ -147,7 +147,7 @@ def _lower() -> None:
             node = V.graph.current_node
             bias, *rest = (*more, *named.values()) or (None,)
             lines, ranks = node.args[0].meta["val"], (len(a.get_size()), len(b.get_size()))
-            plain = rest in ([], ["none", 1.0, None]) and ranks[1] == 2
+            plain = rest in ([], ["none", 1.0], ["none", 1.0, None]) and ranks[1] == 2
             if not plain or not (ranks[0] == 2 or lines.is_contiguous()) or V.graph.cpp_wrapper:
                 return dispatched(a, b, *more, **named)
             inputs = [ir.ExternKernel.realize_input(t) for t in (a, b, bias) if t is not None]
