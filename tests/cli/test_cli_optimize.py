@@ -78,14 +78,14 @@ def wait_for(process: subprocess.Popen[str], folder: Path, count: int) -> None:
 
 
 def test_optimize_repeat_and_start_over(tmp_path: Path) -> None:
-    out, err = finish(start(tmp_path, "--budget", "60e", target=EXAMPLE))
-    assert re.fullmatch(LINE + r".*\n", out) and "searching 60e with guided" in err
+    out, err = finish(start(tmp_path, "--budget", "40e", target=EXAMPLE))
+    assert re.fullmatch(LINE + r".*\n", out) and "searching 40e with guided" in err
     assert "model assumes: " in err
     (written,) = (tmp_path / "out").glob("*.json")
     facts = json.loads(written.read_text())
-    assert facts["evaluations"] == sum(facts["verdicts"].values()) == 60
+    assert facts["evaluations"] == sum(facts["verdicts"].values()) == 40
     # the validator may be stricter than the scheduler, but not by much
-    assert set(facts["verdicts"]) <= {"modelled", "illegal_schedule"} and facts["verdicts"]["modelled"] >= 45
+    assert set(facts["verdicts"]) <= {"modelled", "illegal_schedule"} and facts["verdicts"]["modelled"] >= 30
     assert facts["failed_after_validation"] == 0
     assert facts["modelled"] is True and facts["speedup"] is None and facts["summary"] + "\n" == out
     from sassafras.targets import load
@@ -100,13 +100,13 @@ def test_optimize_repeat_and_start_over(tmp_path: Path) -> None:
         assert store.winners() == [] and len(store.runs()) == 1
         assert [w.tuned for w in store.modelled_winners()] == [facts["kernel"]["digest"]] * facts["improved"]
 
-    again, err = here(tmp_path, "--budget", "60e", target=EXAMPLE)
+    again, err = here(tmp_path, "--budget", "40e", target=EXAMPLE)
     assert again == out and "this search finished before" in err
-    over, err = here(tmp_path, "--budget", "60e", "--fresh", "--quiet", "--json", target=EXAMPLE)
+    over, err = here(tmp_path, "--budget", "40e", "--fresh", "--quiet", "--json", target=EXAMPLE)
     assert err == "" and json.loads(over)["summary"] == facts["summary"]
     assert json.loads(over)["replayed"] == 0 and len(json.loads(over)["files"]) == 2
     with Store.open(tmp_path / "store.sqlite") as store:
-        assert [run.evaluations for run in store.runs()] == [60, 60]
+        assert [run.evaluations for run in store.runs()] == [40, 40]
 
 
 def test_all_cases_end_in_a_table(tmp_path: Path) -> None:
@@ -140,31 +140,31 @@ def test_a_signal_keeps_the_best(tmp_path: Path, number: signal.Signals) -> None
 def test_kill_9_and_resume_ends_like_an_uninterrupted_search(tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()
-    search = ("--budget", "100e", "--seed", "5")
+    search = ("--budget", "60e", "--seed", "5")
 
     def result(folder: Path) -> dict[str, Any]:
-        facts = json.loads(here(folder, *search, "--json", target=EXAMPLE)[0])
+        facts = json.loads(here(folder, *search, "--json")[0])
         keep = ("summary", "kernel", "evaluations", "verdicts", "modelled_ratio", "recipe")
         return {key: facts[key] for key in keep}
 
     whole = result(tmp_path / "whole")
-    process = start(tmp_path / "killed", *search, target=EXAMPLE)
+    process = start(tmp_path / "killed", *search)
     wait_for(process, tmp_path / "killed", 10)
     process.kill()
     process.communicate()
-    assert 10 <= evaluations(tmp_path / "killed") < 100
+    assert 10 <= evaluations(tmp_path / "killed") < 60
     assert result(tmp_path / "killed") == whole
-    assert evaluations(tmp_path / "killed") == evaluations(tmp_path / "whole") == 100
+    assert evaluations(tmp_path / "killed") == evaluations(tmp_path / "whole") == 60
 
 
 def test_the_custom_strategy_example_runs(tmp_path: Path) -> None:
     store = tmp_path / "store.sqlite"
     done = subprocess.run(
-        [sys.executable, "examples/custom_strategy.py", "suite:softmax", "model", "40e"],
+        [sys.executable, "examples/custom_strategy.py", "suite:softmax", "model", "24e"],
         cwd=Path(__file__).parents[2], env=os.environ | {"SASSAFRAS_STORE": str(store)},
         capture_output=True, text=True, timeout=200, check=True,
     )  # fmt: skip
     assert re.match(LINE, done.stdout)
     with Store.open(store, readonly=True) as opened:
         (run,) = opened.runs()
-    assert (run.strategy, run.evaluations, run.spec["settings"]) == ("late_acceptance", 40, {"memory": 20})
+    assert (run.strategy, run.evaluations, run.spec["settings"]) == ("late_acceptance", 24, {"memory": 20})

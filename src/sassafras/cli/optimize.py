@@ -74,6 +74,7 @@ def command(
     from sassafras.api.optimize import optimize
     from sassafras.api.optimize_all import optimize_all
     from sassafras.core import SearchError
+    from sassafras.frontend.triton import leave_torch_out
     from sassafras.search import parse_settings
 
     from .progress import Show
@@ -81,6 +82,7 @@ def command(
     if budget is not None and effort is not None:
         raise SearchError(f"both --budget {budget} and --effort {effort} are given", hint="give one")
     folder(out)
+    leave_torch_out()
     several = len(targets) > 1 or case == "all"
     with Show(quiet=quiet) as show:
         own = ("targets", "out", "quiet", "json")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import math
 import re
 import sys
@@ -343,11 +344,11 @@ def _fit(case: Case, fn: Any, known: list[str], heuristics: Mapping[str, Any], l
 def leave_torch_out() -> None:
     """Keep Triton from importing torch in this process, which takes more than a second: it does so when it
     first looks at an argument. Only for processes that launch nothing themselves; what is imported already
-    stays, and torch can be imported later.
+    stays, and torch can be imported later. Without Triton it does nothing.
     """
-    from triton.runtime.jit import mangle_type
+    if "torch" not in sys.modules and importlib.util.find_spec("triton"):
+        from triton.runtime.jit import mangle_type
 
-    if "torch" not in sys.modules:
         sys.modules["torch"] = None  # type: ignore[assignment]  # (an import of it fails)
         try:
             mangle_type(1)
