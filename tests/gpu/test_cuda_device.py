@@ -200,6 +200,19 @@ def test_sampling_counts_fresh_inputs_and_finds_a_rare_fault(affine: CudaDevice)
 
 
 @pytest.mark.alone
+def test_processes_that_do_not_fit_together_open_one_after_another(
+    softmax: tuple[CudaDevice, Candidate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, identity = softmax
+    taken = device.facts["bytes_taken"]
+    assert 0 < taken < device.facts["bytes_free"] and device._together() >= 5
+    monkeypatch.setitem(device.facts, "bytes_free", 3 * taken)
+    assert device._together() == 2
+    outcome = device.remeasure(identity, processes=3)
+    assert outcome.verdict is Verdict.CORRECT and len(outcome.facts["processes"]) == 3, outcome.detail
+
+
+@pytest.mark.alone
 def test_fresh_processes_measure_the_null_beside_the_candidate(
     softmax: tuple[CudaDevice, Candidate],
 ) -> None:

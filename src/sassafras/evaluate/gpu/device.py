@@ -35,6 +35,8 @@ _SPECIAL_EVERY = 16
 PROCESSES, MEASURE_S = 5, 0.7
 #: how often a candidate is judged again whose worker was killed from outside: no kernel sends SIGKILL
 _KILLED_AGAIN = 2
+#: what a process may come to take of the GPU's memory over what it took when it had opened a workload
+_GROWTH = 1.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,17 +331,23 @@ class CudaDevice:
         self._ready()
         begin = time.perf_counter()
         workers: list[WorkerProcess] = []
+        limits = self.limits.open_s, self.limits.candidate_s + 30.0
+        before, answers, count = None, list[dict[str, Any]](), max(1, processes)
         try:
-            for index in range(max(1, processes)):
-                seed = self._settings.base_seed + 5000 + 100 * index
-                workers.append(self._fresh())
-                settings = replace(self._settings, base_seed=seed, cases=self.facts["cases"])
-                self._send_open(workers[-1], settings, candidate.kernel)
-            before = clocks()  # nvidia-smi, while the workers open
-            limits = self.limits.open_s, self.limits.candidate_s + 30.0
-            answers = in_turn(workers, candidate, limits, rounds=rounds, cold_l2=cold_l2)
+            for first in range(0, count, together := self._together()):
+                for index in range(first, min(first + together, count)):
+                    seed = self._settings.base_seed + 5000 + 100 * index
+                    workers.append(self._fresh())
+                    settings = replace(self._settings, base_seed=seed, cases=self.facts["cases"])
+                    self._send_open(workers[-1], settings, candidate.kernel)
+                before = before or clocks()  # nvidia-smi, while the workers open
+                some = in_turn(workers, candidate, limits, rounds=rounds, cold_l2=cold_l2)
+                end(workers)
+                if some[0]["verdict"] != Verdict.CORRECT:
+                    answers = some
+                    break
+                answers += some
         finally:
-            count = len(workers)
             end(workers)
         facts = {
             "device": self.name,
@@ -353,6 +361,11 @@ class CudaDevice:
             "open_s": self._open_s,
         }
         return frozen_evaluation(candidate, answers, time.perf_counter() - begin, facts)
+
+    def _together(self) -> int:
+        """How many processes that have opened this workload find room in the GPU's memory beside ours."""
+        room = self.facts["bytes_free"] / (_GROWTH * self.facts["bytes_taken"])
+        return max(1, int(room))
 
     def sample(
         self,

@@ -17,6 +17,8 @@ from .compare import Checker, arch_of
 from .protocol import JudgeSettings
 from .replay_check import ReplayCheck
 
+#: GPU memory that a process has beside its tensors: context, modules
+_CONTEXT_BYTES = 700 << 20
 #: microseconds of a block of a frozen candidate
 FROZEN_BLOCK_US = 500.0
 
@@ -136,7 +138,12 @@ class KernelJudge:
 
     def facts(self) -> dict[str, Any]:
         """What `open` answers."""
+        import torch
+
+        free, _ = torch.cuda.mem_get_info()
         return {
+            "bytes_free": free,
+            "bytes_taken": _CONTEXT_BYTES + torch.cuda.max_memory_reserved(),
             "gpu": self.gpu.name,
             "arch": arch_of(self.gpu.capability),
             "launch_us": self.launch_us,
