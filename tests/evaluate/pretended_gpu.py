@@ -1,6 +1,6 @@
 """A worker that `CudaDevice` may run where there is no GPU: answers with times that are its process id's.
 
-``PRETEND_OPEN_S`` is how long it takes to open. What it is asked is appended to ``PRETEND_LOG``.
+``PRETEND_OPEN_S`` is how long it takes to open, ``PRETEND_FREE`` the memory left then. What it is asked is appended to ``PRETEND_LOG``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def load(message: Answer, blobs: list[bytes]) -> Answer:
 def opened(message: Answer, blobs: list[bytes]) -> Answer:
     _log("open", cold=bool(message["cold"]), seed=message["settings"]["base_seed"])
     time.sleep(float(os.environ.get("PRETEND_OPEN_S", "0")))
-    return {"cases": [message["case"]], "notes": [], "baseline": message["baseline"]["name"]}
+    memory = {"bytes_free": int(os.environ.get("PRETEND_FREE", 100 << 30)), "bytes_taken": 1 << 30}
+    return {"cases": [message["case"]], "notes": [], "baseline": message["baseline"]["name"], **memory}
 
 
 def run(message: Answer, blobs: list[bytes]) -> Answer:

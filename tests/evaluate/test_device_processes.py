@@ -79,6 +79,21 @@ def test_a_remeasurement_is_made_in_fresh_processes_of_one_import(device: Preten
     assert device.run(FASTER).verdict is Verdict.CORRECT and device.last_answer["pid"] == searching
 
 
+@pytest.mark.parametrize(("free", "together"), [(3 << 30, 2), (1 << 20, 1)])
+def test_processes_open_together_as_far_as_the_memory_goes(
+    log: Path, monkeypatch: pytest.MonkeyPatch, free: int, together: int
+) -> None:
+    monkeypatch.setenv("PRETEND_FREE", str(free))
+    with Pretended() as device:
+        device.open(*subject())
+        outcome = device.remeasure(FASTER)
+    assert outcome.verdict is Verdict.CORRECT and len(outcome.facts["processes"]) == 5
+    done = [json.loads(line)["do"] for line in log.read_text().splitlines()]
+    order = "".join(do[0] for do in done if do in ("open", "measure"))
+    whole, rest = divmod(5, together)
+    assert order == "o" + ("o" * together + "m" * together) * whole + "om" * rest
+
+
 @pytest.mark.parametrize("loads", ["", "fails"])
 def test_processes_are_forked_ahead_of_a_remeasurement(
     log: Path, monkeypatch: pytest.MonkeyPatch, loads: str
