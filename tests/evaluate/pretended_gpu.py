@@ -1,6 +1,7 @@
 """A worker that `CudaDevice` may run where there is no GPU: answers with times that are its process id's.
 
-``PRETEND_OPEN_S`` is how long it takes to open, ``PRETEND_FREE`` the memory left then. What it is asked is appended to ``PRETEND_LOG``.
+``PRETEND_OPEN_S`` is how long it takes to open, ``PRETEND_FREE`` the memory left then. What it is
+asked is appended to ``PRETEND_LOG``.
 """
 
 from __future__ import annotations
