@@ -123,6 +123,7 @@ def main() -> None:
     rows = {tuple(row[key] for key in KEY): row for row in (*others, *(line["row"] for line in lines))}
     summary = {**summarise(list(rows.values())), "first_use_s": round(first_use, 2)}
     environment = next((line["environment"] for line in lines[::-1] if line["environment"]), {})
+    environment["command"] = " ".join(["budget.py", *sys.argv[1:]])  # not that of the last row
     print(write("budget", list(rows.values()), summary, environment, out=options.out))
 
 
