@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sassafras.core import ToolMissing
+from sassafras.gemm.build.cubins import cubin
 from sassafras.gemm.configs import names, registry, stream
 from sassafras.gemm.configs.stream import StreamConfig, StreamInstance
 from sassafras.gemm.matmul.plan import why_illegal
@@ -14,6 +16,9 @@ from sassafras.gemm.matmul.problem import Problem
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.selector import Selector
 from sassafras.gemm.select.table import TunedTable, shipped_path
+from sassafras.sass import Program
+from sassafras.sass.program import parameters
+from sassafras.validate import Validator
 
 from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build
 
@@ -49,8 +54,6 @@ def test_every_path_is_right(number: int, emulator: Emulator, tmp_path: Path) ->
     [
         ("if (k + owned >= left)", "if (false)"),  # what lies behind the end of k
         ("stage = 0;\n                phase ^= 1;", "stage = 0;"),
-        ("w < WARPS", "w < WARPS - 1"),
-        ("bytes * (rows + p.m)", "bytes * (ROWS + p.m)"),
     ],
 )
 def test_a_spoilt_kernel_is_found(shared: Path, tmp_path: Path, before: str, after: str) -> None:
@@ -59,6 +62,29 @@ def test_a_spoilt_kernel_is_found(shared: Path, tmp_path: Path, before: str, aft
 
     spoilt = build(shared, [INSTANCES[0]], edit)
     assert any(spoilt.run(StreamConfig(INSTANCES[0]), Shape.parse(text), tmp_path) for text in SHAPES)
+
+
+@pytest.mark.parametrize("instance", [stream.INSTANCES[0], stream.OTHER_INSTANCES[1]], ids=lambda i: i.name)
+def test_sass(instance: StreamInstance, tmp_path: Path) -> None:
+    try:
+        data = cubin(instance, tmp_path)
+        program = Program.parse(data)
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+    opcodes = [i.opcode for i in program.function(instance.name).instructions]
+    kind = ".BF16" if instance.dtype == "bf16" else ""
+    products = [op for op in opcodes if "MMA" in op]
+    assert set(products) == {f"HMMA.16816.F32{kind}"}, "FP32 accumulators only"
+    assert len(products) == instance.k_chunk // 16, "two of each 32 k"
+    assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
+    assert not [op for op in opcodes if op.startswith(("LDG", "RED", "ATOM"))], "operands come by bulk copies"
+    copies = [number for number, op in enumerate(opcodes) if op.startswith("UBLKCP")]
+    assert copies and opcodes.index("ACQBULK") < copies[0], "waits for the launch before it"
+    assert opcodes.index("ACQBULK") < opcodes.index("PREEXIT"), "and lets the next one start only then"
+    report = Validator(data, instance.name).check(data)
+    assert report.ok, f"the validator refuses what ptxas made: {report}"
+    sizes = [p.size for p in parameters(program.cubin, instance.name)]
+    assert sizes == [8 if of.startswith("*") else 4 for _, of in instance.parameters]
 
 
 def test_what_it_cannot_run() -> None:
