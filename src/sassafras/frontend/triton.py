@@ -347,8 +347,10 @@ def leave_torch_out() -> None:
     stays, and torch can be imported later. Without Triton it does nothing.
     """
     if "torch" not in sys.modules and importlib.util.find_spec("triton"):
-        from triton.runtime.jit import mangle_type
-
+        try:
+            from triton.runtime.jit import mangle_type
+        except ImportError:  # another version: torch is imported as ever
+            return
         sys.modules["torch"] = None  # type: ignore[assignment]  # (an import of it fails)
         try:
             mangle_type(1)
