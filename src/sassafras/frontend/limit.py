@@ -8,6 +8,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +18,8 @@ from sassafras.core import CompileError
 T = TypeVar("T")
 #: seconds that a compilation may take where the user names no limit
 COMPILE_SECONDS = 300.0
+#: how long a wait for a compiler may keep an interruption from being seen
+_LOOK_S = 0.5
 
 
 def within(seconds: float, compile: Callable[[], T], where: str, hint: str | None = None) -> T:
@@ -43,8 +46,15 @@ def within(seconds: float, compile: Callable[[], T], where: str, hint: str | Non
 
     thread = threading.Thread(target=work, daemon=True, name="compilation")
     thread.start()
+    deadline = time.monotonic() + seconds
     try:
-        value, error = ended.get(timeout=seconds)
+        while True:  # an interruption just before a wait in C would be seen after it
+            try:
+                value, error = ended.get(timeout=max(0.0, min(_LOOK_S, deadline - time.monotonic())))
+                break
+            except queue.Empty:
+                if time.monotonic() >= deadline:
+                    raise
     except BaseException as early:
         _kill_children(thread.native_id)
         if not isinstance(early, queue.Empty):
