@@ -51,11 +51,6 @@ class StreamInstance(KernelInstance):
         return 32 * self.warps
 
     @property
-    def registers(self) -> int:
-        """Registers a thread, roughly."""
-        return 48
-
-    @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory a CTA: each stage's rows and its barrier."""
         return self.warps * self.stages * ((ROWS + COLUMNS) * (2 * self.k_chunk + 64) + 8)
