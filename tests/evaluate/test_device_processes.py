@@ -120,6 +120,28 @@ def test_processes_are_forked_ahead_of_a_remeasurement(
     assert all(ended(line["pid"]) for line in said(log, "load"))
 
 
+@pytest.mark.parametrize("loads", ["", "fails"])
+def test_the_worker_is_begun_while_the_caller_compiles(
+    log: Path, monkeypatch: pytest.MonkeyPatch, loads: str
+) -> None:
+    monkeypatch.setenv("PRETEND_LOAD", loads)
+    workload, case, baseline = subject()
+    with Pretended() as device:
+        device.begin(workload, case)
+        device.begin(workload, case)
+        device.open(workload, case, baseline)
+        assert device.run(FASTER).verdict is Verdict.CORRECT
+        begun, opened = said(log, "load"), said(log, "open")
+        assert len(begun) == len(opened) == 1
+        assert (begun[0]["pid"] == opened[0]["pid"]) != bool(loads)
+    with Pretended() as device:
+        device.begin(workload, case)  # what was compiled was refused, say
+        deadline = time.monotonic() + 30
+        while len(said(log, "load")) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert ended(said(log, "load")[1]["pid"])
+
+
 def test_a_server_that_was_started_ahead_is_used(log: Path) -> None:
     ahead.start_server(Pretended.worker)
     ahead.start_server(Pretended.worker)

@@ -141,6 +141,8 @@ def optimize(
         which = workload.case(case)
         kept = stack.enter_context(opened_store(store))
         say(f"compiling {workload.name} {which.name}")
+        if (begin := getattr(opened, "begin", None)) is not None:
+            begin(workload, which)
         chosen_arch = arch or getattr(opened, "arch", None) or DEFAULT_ARCH
         tool = {} if ptxas is None else {"ptxas": str(ptxas)}
         notes: tuple[str, ...] = ()

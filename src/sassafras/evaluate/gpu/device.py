@@ -102,6 +102,8 @@ class CudaDevice:
         self._opening = False
         self._what: tuple[Workload, Case, Kernel] | None = None
         self._prepared = False
+        #: the worker of `begin`, until it opens
+        self._begun: list[WorkerProcess] = []
         #: workers that wait for a re-measurement, with the workload imported
         self._spare: list[WorkerProcess] = []
         #: seconds that the last opening took in the worker
@@ -151,6 +153,14 @@ class CudaDevice:
         self._prepared = False
         self._ready()
 
+    def begin(self, workload: Workload, case: Case) -> None:
+        """Have the worker make its context and compile the other cases while the caller compiles `case`."""
+        self._serve()
+        if workload.source and self._worker is None and not self._begun:
+            with contextlib.suppress(DeviceError):  # `prepare` tries again, and raises
+                self._begun.append(self._new_worker())
+                self._begun[0].send("load", source=workload.source, all_but=case.name)
+
     def prepare(self, workload: Workload, case: Case, baseline: Kernel) -> None:
         """Begin what `open` ends, and do not wait for it. Raises DeviceError: `source` is missing."""
         if not workload.source:
@@ -180,8 +190,12 @@ class CudaDevice:
 
     def _fresh(self) -> WorkerProcess:
         """A process without a context, one of `prefork` if there is one that could load the workload."""
-        while self._spare:
-            worker = self._spare.pop(0)
+        return self._loaded(self._spare)
+
+    def _loaded(self, waiting: list[WorkerProcess]) -> WorkerProcess:
+        """The first of these, taken out, that could load the workload; a new one if there is none."""
+        while waiting:
+            worker = waiting.pop(0)
             try:
                 worker.receive(self.limits.open_s)
                 return worker
@@ -190,7 +204,7 @@ class CudaDevice:
         return self._new_worker()
 
     def _start(self) -> None:
-        self._worker = self._new_worker()
+        self._worker = self._loaded(self._begun)
         self._send_open(self._worker)
         self._opening = True
 
@@ -247,6 +261,7 @@ class CudaDevice:
     def close(self) -> None:
         """Give everything back; safe to call twice."""
         end(self._spare)
+        end(self._begun)
         self._stop()  # a GPU process takes a second to end by itself, and has nothing to save
         if self._server is not None:
             self._server.close()

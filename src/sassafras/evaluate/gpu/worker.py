@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import DeviceError
+from sassafras.core import DeviceError, SassafrasError
 from sassafras.cuda.driver import Gpu
 from sassafras.cuda.environment import probe
 from sassafras.cuda.idle import Idle
@@ -65,8 +65,19 @@ class GpuWorker:
         return self._workloads[source]
 
     def _load(self, message: Answer, blobs: list[bytes]) -> Answer:
-        """The workload's file, imported ahead of its opening."""
-        self._loaded(message["source"])
+        """The workload's file, imported ahead of its opening; with ``all_but`` a case, also the context made
+        and the other cases compiled (`KernelJudge` compares their code)."""
+        workload = self._loaded(message["source"])
+        if "all_but" in message:
+            _no_gpu_reason()
+            import torch
+
+            torch.zeros(1, device="cuda")
+            arch = probe(in_process=True)["arch"]
+            for case in workload.cases:
+                if case.name != message["all_but"]:
+                    with contextlib.suppress(SassafrasError):  # the judge tries again, and notes it
+                        workload.build(case, arch)
         return {}
 
     def _open(self, message: Answer, blobs: list[bytes]) -> Answer:
