@@ -145,8 +145,8 @@ def use(engine: Planner | None, *, device: str = "cuda", launch: Any = None) -> 
     """Install an engine (tests and the benchmark do); None and no launch: as if never called."""
     global _engine, _device, _launch, _launch_linear
     if engine is not None and _recorder is None and (folder := os.environ.get(VARIABLE)):
-        watch(Recorder(Path(folder)))
-        atexit.register(_recorder.save)
+        watch(recorder := Recorder(Path(folder)))
+        atexit.register(recorder.save)
     _engine, _device, _launch, _launch_linear = engine, device, launch or _first, launch or _first_linear
     if engine is not None and launch is None:
         engine.attach(lambda launcher: _take(engine, launcher))

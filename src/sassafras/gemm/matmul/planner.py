@@ -234,12 +234,14 @@ class Planner:
     ) -> Callable[[], Any]:
         """A call that runs this configuration on these tensors and returns C, whatever would be chosen.
 
-        For measurements and tests; C is one tensor for all calls. Compiles what is missing.
+        For measurements and tests; C is one tensor for all calls (with an addend, a contiguous one). Compiles
+        what is missing.
 
         Raises:
             SassafrasError: the tensors are no problem of ours, or the configuration cannot run them.
         """
-        asked = MatmulCall(a, b, out, bias, ACTIVATIONS[activation], alpha, beta, addend)
+        into = out if addend is None else None  # the launcher's own calls have but one of them
+        asked = MatmulCall(a, b, into, bias, ACTIVATIONS[activation], alpha, beta, addend)
         plain = all(map(self.torch.plain, asked.tensors))
         found = read(asked, self.torch.device_type) if plain else None
         why = "no kernel takes such tensors" if found is None else why_illegal(config, found.problem)
