@@ -45,7 +45,7 @@ _ROWS = 512
 
 
 def chooser(stage: Any) -> Selector:
-    """What chooses on this GPU, or as an H200's on the modelled clock. Raises SassafrasError: nothing does."""
+    """What chooses on this GPU, or an H200 where it is modelled. Raises SassafrasError: nothing does."""
     if stage.modelled:
         table = load_table("NVIDIA H200")
         assert table is not None

@@ -1,7 +1,4 @@
-"""Tunes the products that a program calls, where programs have them, within a budget; what it writes.
-
-`sassafras.record` counts the calls of this process, `sassafras.tune` tunes them. A journal resumes after a kill.
-"""
+"""Tunes the products that a program calls, in their context, within a budget; a journal resumes."""
 
 from __future__ import annotations
 
@@ -71,7 +68,7 @@ class Tuned:
     modelled: bool
 
     def seconds(self, of: str = "us") -> float:
-        """Time of the tuned products' calls: ``us``, ``before_us`` or ``torch_us``, elementwise kernels too."""
+        """Time of the calls of tuned products, by ``us``, ``before_us`` or ``torch_us``."""
         return sum(row.calls * getattr(row, of) for row in self.rows) * 1e-6
 
     def to_json(self) -> dict[str, Any]:
@@ -171,7 +168,9 @@ def record_of(folder: Path, command: list[str], run: Callable[[Path], Any]) -> M
                 f"not a program's record: {error}", where=str(path), hint="--fresh"
             ) from error
         raise SassafrasError(
-            "this folder has the products of another program", where=str(path), hint="--fresh, or another --out"
+            "this folder has the products of another program",
+            where=str(path),
+            hint="--fresh, or another --out",
         )
     shutil.rmtree(raw, ignore_errors=True)
     raw.mkdir(parents=True)
@@ -183,7 +182,9 @@ def record_of(folder: Path, command: list[str], run: Callable[[Path], Any]) -> M
             f"the program called no product of sassafras on a GPU that it has kernels for{more}",
             hint="sassafras.accelerate(model)",
         )
-    write_whole(path, json.dumps({"command": command, "products": to_json(calls), "batches": batches}, indent=1))
+    write_whole(
+        path, json.dumps({"command": command, "products": to_json(calls), "batches": batches}, indent=1)
+    )
     shutil.rmtree(raw)
     return calls
 
@@ -275,10 +276,10 @@ def tune_products(
     return result
 
 
-def _ask(client: WorkerClient, product: Product, **question: Any) -> dict[str, Any]:
+def _ask(client: WorkerClient, of: Product, **question: Any) -> dict[str, Any]:
     """A worker's record; once more where the worker was lost."""
     for _ in range(2):
-        record = client.ask({"shape": str(product.shape), **question})
+        record = client.ask({"shape": str(of.shape), **question})
         if not record.pop("lost", False):
             break
     if "products" in question and "error" in record:

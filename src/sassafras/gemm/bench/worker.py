@@ -1,7 +1,8 @@
 """The process that touches a GPU and is asked for one shape after another; it may die or hang.
 
 ``worker_client`` starts it. A plan names a mode (``select``, ``measure``; ``judge``, ``confirm``;
-``program``) and the options. After an answer that says ``lost`` its CUDA context is gone, and it is of no further use.
+``program``) and the options. After an answer that says ``lost`` its CUDA context is gone, and it is of no
+further use.
 """
 
 from __future__ import annotations
@@ -113,7 +114,6 @@ class ShapeWorker:
         if question.get("selection") is None:
             raise SassafrasError("nothing was selected for this shape", where=str(shape))
         return measure(self.stage, question["selection"], self.options, process, self.plan["how"])
-
 
     def _program(self, question: dict[str, Any]) -> dict[str, Any]:
         """A product's record; of `products`, how many kernels their candidates need, which are compiled."""

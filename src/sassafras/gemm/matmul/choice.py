@@ -20,11 +20,10 @@ def chooser_of(gpu: str, table: TunedTable, lt_version: int | None) -> Selector:
 
 def member_of(chooser: Selector, problem: Problem) -> Choice:
     """The portfolio's member for a problem: as the program was tuned, or chosen."""
-    tight = problem.lines == problem.tight and problem.aligned
-    product = problem.product
-    if product is not None and (row := chooser.table.products.get(product)) is not None:
-        if choice := _tuned_product(row, problem, lt=row.cublaslt == chooser.lt_version and bool(tight)):
-            return choice
+    tight = bool(problem.lines == problem.tight and problem.aligned)
+    row = chooser.table.products.get(problem.product) if problem.product else None
+    if row and (choice := _tuned_product(row, problem, tight and row.cublaslt == chooser.lt_version)):
+        return choice
     if not problem.plain:
         extra = Extra(bool(problem.extra & BIAS), problem.activation, bool(problem.extra & BETA))
         config, why = epilogue_selector.choose(chooser, *epilogue_problem(problem), extra=extra)
@@ -40,7 +39,7 @@ def member_of(chooser: Selector, problem: Problem) -> Choice:
     return choice
 
 
-def _tuned_product(row: ProductRow, problem: Problem, *, lt: bool) -> Choice | None:
+def _tuned_product(row: ProductRow, problem: Problem, lt: bool) -> Choice | None:
     """The member that a program's tuning chose; None where it cannot run this problem."""
     speedup, why = row.torch_us / row.us, "tuned in a program: {} is the fastest"
     if row.member == "torch" or (row.member == "lt" and lt):

@@ -110,9 +110,7 @@ class TunedTable:
         """The table with shapes held out."""
         gone = set(shapes)
         products = (row for row in self.products.values() if row.product.shape not in gone)
-        return TunedTable(
-            self.header, (row for row in self.rows.values() if row.shape not in gone), products
-        )
+        return TunedTable(self.header, (row for row in self.rows.values() if row.shape not in gone), products)
 
     def merged(self, other: TunedTable) -> TunedTable:
         """This table with the other's rows added; the other's win.
@@ -216,7 +214,15 @@ class TunedTable:
                 for m, n, k, layout, ours, torch_us, lt_us, lt in found["rows"]
             ]
             products = [ProductRow.from_json(one, listed) for one in found.get("products", ())]
-        except (SassafrasError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        except (
+            SassafrasError,
+            OSError,
+            ValueError,
+            KeyError,
+            IndexError,
+            TypeError,
+            AttributeError,
+        ) as error:
             raise SassafrasError(f"not a table of tuned shapes: {error}", where=path.name) from error
         return cls(found["header"], rows, products)
 
