@@ -172,7 +172,6 @@ def _program(
     command: list[str], out: Path | None, budget: str | None, quiet: bool, json: bool, chosen: dict[str, Any]
 ) -> None:
     """Record a program's products, tune them, print what changed."""
-    from sassafras.core import Budget
     from sassafras.gemm.bench import program
     from sassafras.gemm.matmul.recorder import VARIABLE
 
@@ -192,7 +191,7 @@ def _program(
         found = program.tune_products(
             calls,
             place,
-            seconds=Budget.parse(budget or program.BUDGET).seconds,
+            budget=budget or program.BUDGET,
             progress=lambda at: show.update(lambda: str(at)),
             say=show.stage,
             **chosen,

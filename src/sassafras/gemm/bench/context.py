@@ -122,7 +122,7 @@ class Context:
         lying = (None, a) if by_columns else (a, None)
         made = (drawn(*((k, n) if key == "nn" else (n, k))).mul_(k**-0.5) for _ in range(count))
         self.sets = [OperandSet(shape, lying[0], {key: b}, c, lying[1]) for b in made]
-        self._epilogue = {
+        self._epilogue: dict[str, Any] = {
             "bias": drawn(n) if product.bias else None,
             "activation": product.activation,
             "alpha": 0.5 if product.scaled else 1.0,

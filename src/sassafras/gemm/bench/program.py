@@ -142,7 +142,7 @@ def tune(
     if recorder is None and not _LAST:
         raise SassafrasError("nothing was recorded", hint="with sassafras.record(): model(x)")
     calls = (recorder or _LAST[0]).calls
-    found = tune_products(calls, Path(out), seconds=Budget.of(budget).seconds, fresh=fresh)
+    found = tune_products(calls, Path(out), budget=budget, fresh=fresh)
     if api._engine is not None:
         api._engine.forget()
     return found
@@ -199,7 +199,7 @@ def tune_products(
     calls: Mapping[Product, int],
     folder: Path,
     *,
-    seconds: float | None = None,
+    budget: str | Budget = BUDGET,
     dry: bool = False,
     cache: Path | None = None,
     install: bool = True,
@@ -208,7 +208,7 @@ def tune_products(
     progress: Callable[[Progress], None] = lambda at: None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Tuned:
-    """Tune products in order of their calls' time (estimated) until `seconds` have passed; write the table.
+    """Tune products in order of their calls' time (estimated) within a budget; write the table.
 
     Args:
         calls: product -> calls.
@@ -220,7 +220,9 @@ def tune_products(
         SassafrasError: no product; a journal of other conditions.
         DeviceError: there is no GPU, or its worker dies again and again.
     """
-    deadline = time.monotonic() + (seconds or Budget.parse(BUDGET).seconds or 0.0)
+    if (seconds := Budget.of(budget).seconds) is None:
+        raise SassafrasError("a program's products are tuned for a time", where=str(budget), hint=BUDGET)
+    deadline = time.monotonic() + seconds
     if not calls:
         raise SassafrasError("no product was recorded", hint="sassafras.accelerate(model)")
     if not dry and not (found := available())[0]:

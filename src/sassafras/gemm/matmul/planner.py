@@ -78,7 +78,9 @@ def load_table(gpu: str, say: Callable[[str], None] = lambda text: None) -> Tune
             except SassafrasError:
                 continue  # a damaged file of the cache must not break a user's program
             found = loaded if found is None else found.merged(loaded)
-    return named if found is None else found.merged(named) if named else found
+    if named is None or not named.products:
+        return found
+    return named if found is None else found.merged(named)
 
 
 def tuned_path(gpu: str) -> Path:
@@ -143,7 +145,7 @@ class Planner:
                 if capability != (9, 0):
                     why = f"our kernels are for sm_90, {name} is sm_{capability[0]}{capability[1]}"
                 else:
-                    found = self._table or load_table(name, self.note)
+                    found = self._table if self._table is not None else load_table(name, self.note)
                     if found is None:
                         why = f"nothing was tuned for {name} (sassafras tune --products)"
                     else:

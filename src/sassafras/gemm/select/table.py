@@ -158,7 +158,8 @@ class TunedTable:
         """Write it; equal contents give equal bytes."""
         ordered = sorted(self.rows.values(), key=lambda row: (row.shape.flop, row.shape, row.layout))
         programs = sorted(self.products.values(), key=lambda row: str(row.product))
-        listed = ConfigurationList(config for row in (*ordered, *programs) for config, _ in row.ours)
+        every = [row.ours for row in ordered] + [row.ours for row in programs]
+        listed = ConfigurationList(config for ours in every for config, _ in ours)
         lines = [
             json.dumps(
                 [
