@@ -184,15 +184,13 @@ def _program(
             note(f"the program ended with {code}; what it called until then is tuned", "yellow")
 
     place = folder(out or program.FOLDER)
-    if chosen["fresh"]:
-        program.start_over(place)
-    calls = program.record_of(place, command, run)
+    calls = program.record_of(place, command, run, fresh=chosen["fresh"])
     with Show(quiet=quiet) as show:
         found = program.tune_products(
             calls,
             place,
             budget=budget or program.BUDGET,
-            progress=lambda at: show.update(lambda: str(at)),
+            progress=lambda text: show.update(lambda: text),
             say=show.stage,
             **chosen,
         )

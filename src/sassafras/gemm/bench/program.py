@@ -17,7 +17,7 @@ from sassafras.cuda.environment import available, environment
 
 from ..configs.fields import read_list
 from ..matmul.planner import tuned_path
-from ..matmul.recorder import Recorder, from_json, recorded, to_json
+from ..matmul.recorder import Recorder, recorded, to_json
 from ..problem.shape import Product
 from ..select.dataset import slug
 from ..select.table import ProductRow, TunedTable
@@ -34,20 +34,6 @@ _SECONDS = (0.02, 0.5)
 #: seconds until a worker that compiles kernels counts as hanging
 _STALL = 900.0
 _JOURNAL, _RECORD = "program.gpu0.jsonl", "program.json"
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a tuning stands: products done of all, seconds left (about), factor on the products so far."""
-
-    done: int
-    products: int
-    left_s: float
-    speedup: float
-
-    def __str__(self) -> str:
-        left = f"about {int(self.left_s) // 60}:{int(self.left_s) % 60:02d} left"
-        return f"{self.done} of {self.products} products | {left} | products {self.speedup:.3f}x so far"
 
 
 @dataclass(frozen=True)
@@ -73,25 +59,16 @@ class Tuned:
 
     def to_json(self) -> dict[str, Any]:
         """The summary."""
-        return {
-            "products": self.products,
-            "tuned": len(self.rows),
-            "calls": self.calls,
-            "before_s": self.seconds("before_us"),
-            "after_s": self.seconds(),
-            "torch_s": self.seconds("torch_us"),
-            "modelled": self.modelled,
-            "table": str(self.path),
-        }
+        times = {f"{of}_s": self.seconds(f"{of}_us") for of in ("before", "torch")}
+        counts = {"products": self.products, "tuned": len(self.rows), "calls": self.calls}
+        return {**counts, **times, "after_s": self.seconds(), "modelled": self.modelled}
 
     def __str__(self) -> str:
         before, after, torchs = (1e3 * self.seconds(of) for of in ("before_us", "us", "torch_us"))
-        modelled = " (modelled)" if self.modelled else ""
-        ratio = f"{before / after:.3f}x" if after else "none"
         return (
-            f"{len(self.rows)} of {self.products} products tuned{modelled}: their calls take {after:.2f} ms, "
-            f"{before:.2f} ms before ({ratio}), {torchs:.2f} ms with torch; an elementwise kernel on either "
-            "side is included"
+            f"{len(self.rows)} of {self.products} products tuned{' (modelled)' * self.modelled}: their calls take "
+            f"{after:.2f} ms, before {before:.2f} ms ({before / (after or 1.0):.3f}x), with torch {torchs:.2f} ms, "
+            "elementwise kernels around them included"
         )
 
 
@@ -148,51 +125,38 @@ def tune(
     return found
 
 
-def record_of(folder: Path, command: list[str], run: Callable[[Path], Any]) -> Mapping[Product, int]:
+def record_of(
+    folder: Path, command: list[str], run: Callable[[Path], Any], *, fresh: bool = False
+) -> Mapping[Product, int]:
     """What a program calls: as its record in the folder says, or as it is run now.
 
     Args:
         run: runs it, its processes' records in this folder.
+        fresh: run it in any case.
 
     Raises:
-        SassafrasError: it calls no product, or a record is damaged.
+        SassafrasError: it calls no product, a record is damaged, or the folder has another program's.
     """
     path, raw = folder / _RECORD, folder / "recorded"
-    if path.is_file():
-        try:
-            found = json.loads(path.read_text())
-            if found["command"] == command:
-                return from_json(found["products"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise SassafrasError(
-                f"not a program's record: {error}", where=str(path), hint="--fresh"
-            ) from error
-        raise SassafrasError(
-            "this folder has the products of another program",
-            where=str(path),
-            hint="--fresh, or another --out",
-        )
+    if path.is_file() and not fresh:
+        calls, more = recorded([path])
+        if more["command"] != command:
+            what, hint = "this folder has the products of another program", "--fresh, or another --out"
+            raise SassafrasError(what, where=str(path), hint=hint)
+        return calls
     shutil.rmtree(raw, ignore_errors=True)
     raw.mkdir(parents=True)
     run(raw)
-    calls, batches = recorded(raw)
+    calls, more = recorded(sorted(raw.glob("*.json")))
     if not calls:
-        more = f" but {batches} batches, which are not tuned" if batches else ""
+        batches = f"{more['batches']} batches, which are not tuned, and " * bool(more["batches"])
         raise SassafrasError(
-            f"the program called no product of sassafras on a GPU that it has kernels for{more}",
+            f"the program called {batches}no product of sassafras on a GPU with kernels",
             hint="sassafras.accelerate(model)",
         )
-    write_whole(
-        path, json.dumps({"command": command, "products": to_json(calls), "batches": batches}, indent=1)
-    )
+    write_whole(path, json.dumps({**more, "command": command, "products": to_json(calls)}, indent=1))
     shutil.rmtree(raw)
     return calls
-
-
-def start_over(folder: Path) -> None:
-    """Delete the journal and the record."""
-    for name in (_JOURNAL, _RECORD):
-        (folder / name).unlink(missing_ok=True)
 
 
 def tune_products(
@@ -205,7 +169,7 @@ def tune_products(
     install: bool = True,
     fresh: bool = False,
     seed: int = 0,
-    progress: Callable[[Progress], None] = lambda at: None,
+    progress: Callable[[str], None] = lambda text: None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Tuned:
     """Tune products in order of their calls' time (estimated) within a budget; write the table.
@@ -229,12 +193,8 @@ def tune_products(
         raise DeviceError(f"tuning needs a GPU: {found[1]}", hint="--dry-run rehearses without one")
     if fresh:
         (folder / _JOURNAL).unlink(missing_ok=True)
-    plan = {
-        "mode": "program",
-        "options": asdict(Options(seed=seed)),
-        "cache": str(cache) if cache else None,
-        "dry": dry,
-    }
+    own = {"mode": "program", "cache": str(cache) if cache else None, "dry": dry}
+    plan = {**own, "options": asdict(Options(seed=seed))}
     path = folder / _JOURNAL
     if path.is_file():
         belongs(path, asked(plan))
@@ -259,10 +219,9 @@ def tune_products(
             if "error" in record:
                 say(f"{product} stays as it is: {record['error']}")
             each = (time.monotonic() - begun) / (number + 1)
-            about = min(deadline - time.monotonic(), each * (len(left) - number - 1))
-            rows = _rows(calls, done)
-            factor = sum(r.calls * r.before_us for r in rows) / (sum(r.calls * r.us for r in rows) or 1.0)
-            progress(Progress(len(rows), len(calls), max(0.0, about), factor))
+            about = int(max(0.0, min(deadline - time.monotonic(), each * (len(left) - number - 1))))
+            so_far = f"{len(done)} of {len(calls)} products | about {about // 60}:{about % 60:02d} left"
+            progress(f"{so_far} | {product} {record.get('before_us', 1) / record.get('us', 1):.3f}x")
     finally:
         client.close()
     header = read(path)[0]["header"]
@@ -270,7 +229,7 @@ def tune_products(
     gpu = str(header.get("gpu", "modelled"))
     written = folder / f"{slug(gpu)}.products.json"
     result = Tuned(tuple(table.products.values()), len(calls), sum(calls.values()), written, dry)
-    table.header["summary"] = {k: v for k, v in result.to_json().items() if k != "table"}
+    table.header["summary"] = result.to_json()
     table.save(written)
     if install and not dry:
         place = tuned_path(gpu)

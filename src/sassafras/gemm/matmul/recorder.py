@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -128,25 +128,19 @@ def to_json(calls: Counter[Product]) -> list[dict[str, Any]]:
     return [{**product.to_json(), "calls": count} for product, count in calls.items()]
 
 
-def from_json(given: list[dict[str, Any]]) -> Counter[Product]:
-    """The reverse; products that are listed twice are added. Errors as `Product.from_json`."""
-    found: Counter[Product] = Counter()
-    for one in given:
-        found[Product.from_json(one)] += int(one["calls"])
-    return found
-
-
-def recorded(folder: Path) -> tuple[Counter[Product], int]:
-    """What the processes of a program left: calls, and calls of batches.
+def recorded(paths: Iterable[Path]) -> tuple[Counter[Product], dict[str, Any]]:
+    """What these files hold together: calls, and their further fields, batches added up.
 
     Raises:
         SassafrasError: a file is damaged.
     """
-    calls, batches = Counter[Product](), 0
-    for path in sorted(folder.glob("*.json")):
+    calls, more = Counter[Product](), {"batches": 0}
+    for path in paths:
         try:
             found = json.loads(path.read_text())
-            calls, batches = calls + from_json(found["products"]), batches + int(found["batches"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            for one in found.pop("products"):
+                calls[Product.from_json(one)] += int(one["calls"])
+            more = {**found, "batches": more["batches"] + int(found["batches"])}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, SassafrasError) as error:
             raise SassafrasError(f"not a record of products: {error}", where=str(path)) from error
-    return calls, batches
+    return calls, more
