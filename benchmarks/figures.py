@@ -3,10 +3,10 @@
     python benchmarks/figures.py --write    # bring these pages and the quotes up to date
     python benchmarks/figures.py --check    # where a page says otherwise; exit code 1 if any does
 
-`benchmarks/tables.toml` lists the tables. `benchmarks/seeds.md` is docs/seeds.md with a format field in place of
-each figure, ``{file[path][of][keys]}``; ``{file[where]}`` is GPU and date. `benchmarks/quotes.toml` lists the quotes: a page, a run of words
-in which ``{}`` stands for a figure, and for each ``{}`` the place of its value (``file: path.of.keys``) and a
-Python format specification.
+`benchmarks/tables.toml` lists the tables. `benchmarks/seeds.md` is docs/seeds.md with a format field for each
+figure, ``{file[path][of][keys]}``; ``{file[where]}`` is GPU and date. `benchmarks/quotes.toml` lists quotes:
+a page, a run of words in which ``{}`` stands for a figure, and for each ``{}`` the place of its value
+(``file: path.of.keys``) and a Python format specification.
 """
 
 from __future__ import annotations
