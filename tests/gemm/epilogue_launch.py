@@ -146,6 +146,7 @@ def build(shared: Path, instances: Sequence[Instance]) -> Emulator:
     files = {p.name: p.read_text() for p in KERNELS.glob("*.cuh") if not p.name.startswith("ptx")}
     files["ptx_hopper.cuh"] = (HERE / "hopper_emulator.hpp").read_text()
     files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
+    files["ptx_stream.cuh"] = (HERE / "stream_emulator.hpp").read_text()
     files["ptx.cuh"] = '#pragma once\n#include "ptx_hopper.cuh"\n'
     files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_epilogue.cpp")}
     table = " ".join(f"X({number}, {kernel(i)})" for number, i in enumerate(instances))

@@ -17,6 +17,7 @@ from ..problem.shape import Shape
 from . import registry, tma_wgmma
 from .persistent import PersistentConfig, band_dividers
 from .registry import Config
+from .stream import StreamConfig
 from .tma_wgmma import LAYOUTS
 from .unaligned import UnalignedConfig
 
@@ -72,11 +73,12 @@ def why_illegal(config: Config, shape: Shape, batch: Batch = ALONE, lines: Lines
     lines = lines or tight
     if lines != tight and max(lines.a, lines.b, lines.c) >= 1 << 22:
         return "lines lie too far apart for 32-bit offsets within a tile"
-    steps = (lines.a, lines.b, lines.c, batch.a, batch.b, batch.c)
-    if isinstance(config, UnalignedConfig):
-        if batch.count > 1:
-            return "one matrix: those of a batch may begin anywhere"
-    elif not getattr(config, "any_alignment", False) and any(step % 8 for step in steps):
+    leading = (lines.a, lines.b) if getattr(config, "any_result", False) else (lines.a, lines.b, lines.c)
+    steps = (*leading, batch.a, batch.b, batch.c)
+    if isinstance(config, UnalignedConfig | StreamConfig) and batch.count > 1:
+        return "one matrix: the kernel has no batches"
+    any_line = isinstance(config, UnalignedConfig) or getattr(config, "any_alignment", False)
+    if not any_line and any(step % 8 for step in steps):
         return "a line or a matrix of the batch does not begin at a multiple of 8 elements"
     if batch.count < 1 or (batch.count > 1 and batch.c == 0):
         return f"{batch.count} results at the same place"
@@ -187,18 +189,12 @@ def configurations(
     Args:
         aligned: all addresses are multiples of 16 bytes.
     """
-    steps = lines or Lines.tight(shape, layout)
-    odd = not aligned or any(step % 8 for step in (steps.a, steps.b, steps.c, batch.a, batch.b, batch.c))
     legal = [
         config
         for config in registry.epilogue_configurations()
         if config.layout == layout
         and config.dtype == dtype
-        and (
-            getattr(config, "any_alignment", False)
-            or not odd
-            or (aligned and isinstance(config, UnalignedConfig))
-        )
+        and (aligned or getattr(config, "any_alignment", False))
         and why_illegal(config, shape, batch, lines) is None
     ]
     return [config for config in legal if config.dominated(shape) is None] or legal

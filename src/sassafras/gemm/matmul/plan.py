@@ -73,10 +73,10 @@ def _why_no_gaps(config: Config, problem: Problem, any_alignment: bool) -> str |
     lines = problem.lines
     if lines == problem.tight:
         return None
-    leading = lines.a, lines.b, lines.c
+    leading = (lines.a, lines.b) if getattr(config, "any_result", False) else (lines.a, lines.b, lines.c)
     if not any_alignment and not getattr(config, "any_line", False) and any(ld % 8 for ld in leading):
         return "a leading dimension is not a multiple of 8"
-    if max(leading) >= _FAR:
+    if max(lines.a, lines.b, lines.c) >= _FAR:
         return "lines lie too far apart for 32-bit offsets within a tile"
     try:
         plan(config, problem)
