@@ -23,6 +23,9 @@ from .unaligned import UnalignedConfig
 
 #: name -> its number in `kernels/epilogue.cuh`; gelu is the exact form (erf)
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
+#: silu of the product's first half of columns, times the second; C is as wide as either. The stream kernel's
+SWIGLU = "swiglu"
+NUMBERS = {**ACTIVATIONS, SWIGLU: 5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,14 @@ def bits(value: float) -> int:
     return int(struct.unpack("<i", struct.pack("<f", value))[0])
 
 
-def why_illegal(config: Config, shape: Shape, batch: Batch = ALONE, lines: Lines | None = None) -> str | None:
-    """Why a configuration cannot run this; None when it can."""
+def why_illegal(
+    config: Config, shape: Shape, batch: Batch = ALONE, lines: Lines | None = None, pair: bool = False
+) -> str | None:
+    """Why a configuration cannot run this; None when it can. `pair`: `SWIGLU` is asked for."""
     if not config.instance.epilogue:
         return f"{config.instance.name} is compiled without an epilogue"
+    if pair and (not isinstance(config, StreamConfig) or shape.n % config.tile[1]):
+        return f"{config.instance.name} does not multiply {shape.n} columns with each other"
     if why := config.why_illegal(shape):
         return why
     tight = Lines.tight(shape, config.layout)
@@ -111,9 +118,9 @@ def launch(
     Raises:
         SassafrasError: `why_illegal`, or an unknown activation.
     """
-    if why := why_illegal(config, shape, batch, lines):
+    if why := why_illegal(config, shape, batch, lines, activation == SWIGLU):
         raise SassafrasError(why, where=f"{config.name} for {shape}")
-    if activation not in ACTIVATIONS:
+    if activation not in NUMBERS:
         known = ", ".join(str(name) for name in ACTIVATIONS)
         raise SassafrasError("no such activation", where=repr(activation), hint=f"one of {known}")
     natural = Lines.tight(shape, config.layout)
@@ -131,7 +138,7 @@ def launch(
     scalars |= {
         "alpha": bits(alpha),
         "beta": bits(beta),
-        "activation": ACTIVATIONS[activation],
+        "activation": NUMBERS[activation],
         "out_rows": shape.m,
         "out_columns": shape.n,
         "ld_addend": ld_addend,
@@ -183,11 +190,13 @@ def configurations(
     batch: Batch = ALONE,
     lines: Lines | None = None,
     aligned: bool = True,
+    pair: bool = False,
 ) -> list[Config]:
     """Configurations that can run this, without those that surely waste, if that leaves any.
 
     Args:
         aligned: all addresses are multiples of 16 bytes.
+        pair: `SWIGLU` is asked for.
     """
     legal = [
         config
@@ -195,6 +204,6 @@ def configurations(
         if config.layout == layout
         and config.dtype == dtype
         and (aligned or getattr(config, "any_alignment", False))
-        and why_illegal(config, shape, batch, lines) is None
+        and why_illegal(config, shape, batch, lines, pair) is None
     ]
     return [config for config in legal if config.dominated(shape) is None] or legal

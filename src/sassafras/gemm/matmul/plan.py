@@ -60,7 +60,7 @@ def why_illegal(config: Config, problem: Problem) -> str | None:
         return f"it multiplies {config.dtype}"
     any_alignment = bool(getattr(config, "any_alignment", False))
     if config.instance.epilogue or not problem.plain:
-        why = epilogue.why_illegal(config, problem.shape, problem.batch, problem.lines)
+        why = epilogue.why_illegal(config, problem.shape, problem.batch, problem.lines, problem.pair)
     else:
         why = config.why_illegal(problem.shape) or _why_no_gaps(config, problem, any_alignment)
     if why is None and not problem.aligned and not any_alignment:
@@ -90,7 +90,7 @@ def first_legal(problem: Problem) -> Config | None:
     if problem.plain:
         every = chain(registry.configurations(), registry.other_configurations())
         return next((config for config in every if why_illegal(config, problem) is None), None)
-    return next(iter(epilogue.configurations(*epilogue_problem(problem))), None)
+    return next(iter(epilogue.configurations(*epilogue_problem(problem), problem.pair)), None)
 
 
 def epilogue_problem(problem: Problem) -> tuple[Shape, str, str, Batch, Lines, bool]:

@@ -72,7 +72,8 @@ def choose(
 ) -> tuple[Config | None, str]:
     """(configuration or None for torch, why)."""
     extra = extra or Extra()
-    found = epilogue.configurations(shape, layout, dtype, batch, lines, aligned)
+    pair = extra.activation == epilogue.SWIGLU
+    found = epilogue.configurations(shape, layout, dtype, batch, lines, aligned, pair)
     if not found:
         return None, "no kernel with an epilogue can run it"
     named = {config.stem: config for config in found}
@@ -80,6 +81,8 @@ def choose(
         config, why = _as_plain(chooser, shape, layout, dtype, named)
         if isinstance(config, StreamConfig):
             return config, why
+    if pair:
+        return None, "torch multiplies halves of a product that the stream kernel does not serve"
     if batch.count == 1 and extra == Extra(bias=True):
         config, why = _as_plain(chooser, shape, layout, dtype, named)
         return config, why if config else f"torch adds a bias in its product: {why}"
