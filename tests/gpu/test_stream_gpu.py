@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ torch = pytest.importorskip("torch")
 
 from sassafras.gemm.configs import stream  # noqa: E402
 from sassafras.gemm.configs.base import Mode  # noqa: E402
+from sassafras.gemm.configs.epilogue import ACTIVATIONS  # noqa: E402
 from sassafras.gemm.configs.stream import StreamConfig  # noqa: E402
 from sassafras.gemm.matmul import api  # noqa: E402
+from tests.gpu.test_matmul_epilogue import exact, right  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -41,7 +44,6 @@ def test_every_instance_is_right(engine: Any, instance: stream.StreamInstance) -
     for turn in range(48):
         m, n = int(rng.integers(1, 9)), int(rng.integers(1, 5000))
         k, gap = 8 * int(rng.integers(1, 1200)), 8 * int(rng.integers(0, 3))
-        n = n if gap == 0 else -(-n // 8) * 8  # with gaps every leading dimension is a multiple of 8
         a, w = drawn(m, n, k, dtype, turn, gap)
         config = StreamConfig(instance, mode=Mode(pdl=bool(turn % 2)))
         call = engine.bind(config, a, w.t())
@@ -52,6 +54,32 @@ def test_every_instance_is_right(engine: Any, instance: stream.StreamInstance) -
         allowed = exact.abs() * unit + 2e-6 * k**0.5 * 4
         assert bool((error <= allowed).all()), (config.name, m, n, k, gap, float(error.max()))
         assert torch.equal(call(), got), "two launches differ"
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize("instance", stream.EPILOGUE_INSTANCES, ids=lambda i: i.name)
+def test_every_instance_with_an_epilogue_is_right(
+    engine: Any, instance: stream.StreamInstance, rows: int
+) -> None:
+    """Bias, activation and residual in every combination, n that no tile divides, gaps, PDL."""
+    dtype = DTYPES[instance.dtype]
+    extents = (4099, 2048, 0), (512, 4096, 8), (1021, 1032, 16), (7, 8, 0)
+    for turn, (n, k, gap) in enumerate(extents):
+        a, w = drawn(rows, n, k, dtype, turn, gap)
+        bias, residual = drawn(1, 1, n, dtype, turn + 9)[0][0], drawn(rows, 1, n, dtype, turn + 5)[0]
+        for activation, given, added in product(ACTIVATIONS, (None, bias), (None, residual)):
+            beta, kept = float(added is not None), residual.clone()
+            wanted = exact(a, w.t(), added, given, activation, 1.0, beta)
+            for pdl in (False, True):
+                config = StreamConfig(instance, mode=Mode(pdl=pdl))
+                call = engine.bind(config, a, w.t(), None, given, activation, 1.0, beta, added)
+                got = call().clone()
+                what = (config.name, n, k, gap, activation, given is not None, added is not None)
+                assert right(got, wanted, k), what
+                assert torch.equal(call(), got) and torch.equal(residual, kept), what
+            if added is not None:  # C itself is what is added to
+                engine.bind(config, a, w.t(), kept, given, activation, 1.0, 1.0)()
+                assert torch.equal(kept, got), what
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
@@ -86,3 +114,19 @@ def test_a_layer_that_decodes_is_served(engine: Any) -> None:
         served = [p for p in api.status()["problems"] if p["shape"] == "2x6144x4096"]
         assert served and all(str(p["config"]).startswith("stream_tn") for p in served)
         torch.testing.assert_close(got.float(), (x.float() @ w.float().t()), rtol=2e-2, atol=0.3)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_a_layer_with_a_bias_and_a_residual_is_served(engine: Any, dtype: str) -> None:
+    import sassafras
+
+    x, w = drawn(2, 6144, 4096, DTYPES[dtype], 3)
+    bias, residual = drawn(1, 1, 6144, DTYPES[dtype], 4)[0][0], drawn(2, 1, 6144, DTYPES[dtype], 5)[0]
+    for given in ({"bias": bias}, {"bias": bias, "residual": residual}, {"activation": "silu"}):
+        sassafras.linear(x, w, **given)
+        api.settle()
+        got = sassafras.linear(x, w, **given)
+        problem = api.status()["problems"][-1]
+        assert str(problem["config"]).startswith("stream_tn"), problem
+        old = given.get("residual")
+        assert right(got, exact(x, w.t(), old, given.get("bias"), given.get("activation"), 1.0, 1.0), 4096)

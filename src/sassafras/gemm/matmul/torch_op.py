@@ -1,4 +1,5 @@
 """``torch.ops.sassafras.mm`` and ``.fused``: the operators that torch.compile, autograd and tracers see.
+(``.swiglu``: `swiglu`.)
 
 ``mm(a, b)`` is the product of two matrices. ``fused(a, b, bias, activation, alpha, residual)`` is
 activation(alpha * a @ b + residual + bias) with a: (..., m, k), b: (..., k, n), leading extents as
@@ -25,19 +26,27 @@ _SCHEMAS = {
     "mm": "(Tensor a, Tensor b) -> Tensor",
     "fused": "(Tensor a, Tensor b, Tensor? bias, str activation, float alpha, Tensor? residual=None)"
     " -> Tensor",
+    "swiglu": "(Tensor a, Tensor b, Tensor? other=None, Tensor? bias=None) -> Tensor",
 }
 _KEPT: list[Any] = []  # registrations last as long as these objects
+#: called once, when an operator is traced and Inductor is there
+ON_INDUCTOR: list[Callable[[], None]] = []
 
 
 def register(
-    name: str, run: Callable[..., Any], composed: Callable[..., Any], into: Callable[..., None]
+    name: str,
+    run: Callable[..., Any],
+    composed: Callable[..., Any],
+    into: Callable[..., None] | None = None,
+    fake: Callable[..., Any] | None = None,
 ) -> Any:
     """Define an operator of `_SCHEMAS` once in this process; returns it.
 
     Args:
         run: its arguments -> C, fresh and contiguous; never NotImplemented.
         composed: the same out of torch's operators, which carry tangents.
-        into: a, b, bias if there is one, out=C: what Inductor's programs call.
+        into: a, b, bias if there is one, out=C: what Inductor's programs call; None: the operator.
+        fake: its result's extents; `composed` has the gradients, then.
     """
     library = torch.library.Library("sassafras", "FRAGMENT")
     # Inductor must hand us the strides that the user gave: they are the layout
@@ -45,18 +54,20 @@ def register(
     known = tuple(getattr(torch.Tag, tag) for tag in tags if hasattr(torch.Tag, tag))
     library.define(name + _SCHEMAS[name], tags=known)
     library.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"sassafras::{name}", _matrices if name == "mm" else _fake, lib=library)
+    shaped = fake or (_matrices if name == "mm" else _fake)
+    torch.library.register_fake(f"sassafras::{name}", shaped, lib=library)
     packet = getattr(torch.ops.sassafras, name)
     packet.into = into
-    _differentiable(library, packet.default, composed)
+    _differentiable(library, packet.default, composed, formula=fake is None)
     torch.library.register_vmap(f"sassafras::{name}", _vmap_of(composed), lib=library)
-    _count_flop(packet)
+    _count_flop(packet, 2 if fake is None else 4)
     _KEPT.append(library)
     return packet.default
 
 
-def _differentiable(library: Any, operator: Any, composed: Callable[..., Any]) -> None:
-    """Give an operator the autograd formula (`torch.library.register_autograd` knows no forward mode)."""
+def _differentiable(library: Any, operator: Any, composed: Callable[..., Any], formula: bool) -> None:
+    """Give an operator the autograd formula (`torch.library.register_autograd` knows no forward mode), or let
+    `composed` record its own."""
 
     def below(keyset: Any, *inputs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
@@ -79,7 +90,7 @@ def _differentiable(library: Any, operator: Any, composed: Callable[..., Any]) -
         if not _operators_serve() or any(map(plain_tensors.tangent, tensors)):
             return composed(*inputs)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            return Recorded.apply(keyset, *inputs)
+            return Recorded.apply(keyset, *inputs) if formula else composed(*inputs)
         return below(keyset, *inputs)
 
     Recorded.__name__ = f"Sassafras_{operator._opname}"
@@ -159,8 +170,10 @@ def _lower() -> None:
         lowering.register_lowering(operator, type_promotion_kind=None)(lowered)
         _lowered.append(lowered)
 
-    for name in _SCHEMAS:
+    for name in ("mm", "fused"):
         rule(name)
+    for told in ON_INDUCTOR:
+        told()
 
 
 # -- the autograd formula -------------------------------------------------------------------------------
@@ -273,14 +286,14 @@ def _vmap_of(composed: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-def _count_flop(packet: Any) -> None:
+def _count_flop(packet: Any, each: int) -> None:
     try:
         from torch.utils.flop_counter import register_flop_formula
     except ImportError:
         return
 
     def flop(a: Any, b: Any, *args: Any, out_shape: Any = None, **keywords: Any) -> int:
-        total = 2 * int(a[-1])
+        total = each * int(a[-1])
         for extent in out_shape:
             total *= int(extent)
         return total
