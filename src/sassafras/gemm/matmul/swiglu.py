@@ -21,7 +21,7 @@ from .composed import composed, wants_grad
 from .problem import MatmulCall, Problem
 
 _aten = torch.ops.aten
-_CAST, _SIGMOID = torch.ops.prims.convert_element_type.default, _aten.sigmoid.default
+_CAST = torch.ops.prims.convert_element_type.default
 _SPLIT = _aten.split.Tensor, _aten.split_with_sizes.default
 
 
@@ -37,9 +37,8 @@ def one_launch(x: Any, weight: Any, bias: Any) -> Any:
     if result is not NotImplemented or api._engine is None or not plain_tensors.quiet():
         return result
     tensors = [x, weight] if bias is None else [x, weight, bias]
-    if wants_grad(*tensors) or not all(map(plain_tensors.plain, tensors)):
-        return None
-    if torch.is_autocast_enabled(x.device.type):
+    torchs = wants_grad(*tensors) or torch.is_autocast_enabled(x.device.type)
+    if torchs or not all(map(plain_tensors.plain, tensors)):
         return None
     return api._served(x, weight.t(), None, bias, SWIGLU, 1.0, 0.0)
 
@@ -100,9 +99,9 @@ def rewrite(graph: Any) -> int:
     """
     found = 0
     for node in list(graph.find_nodes(op="call_function", target=_aten.mul.Tensor)):
-        if (found_here := _pair(node)) is None:
+        if (pair := _pair(node)) is None:
             continue
-        given, between = found_here
+        given, between = pair
         with graph.inserting_before(node):
             made = _call(graph, _swiglu, *given)
             if (shape := [*node.meta["val"].shape]) != [*made.meta["val"].shape]:
@@ -172,9 +171,10 @@ def _served(a: Any, b: Any, other: Any, given: tuple[Any, ...]) -> bool:
 
 
 def _columns(node: Any) -> int | None:
-    """The last extent."""
+    """The last extent, where it is known."""
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    return value.shape[-1] if isinstance(value, torch.Tensor) and value.dim() else None
+    last = value.shape[-1] if isinstance(value, torch.Tensor) and value.dim() else None
+    return last if isinstance(last, int) else None
 
 
 def _before(node: Any, seen: set[Any], *targets: Any) -> Any:
@@ -188,20 +188,13 @@ def _before(node: Any, seen: set[Any], *targets: Any) -> Any:
 
 
 def _silu(node: Any, seen: set[Any]) -> Any:
-    """x of silu(x), as x / (1 + exp(-x)), x * sigmoid(x) or whole; None: something else."""
+    """x of x / (1 + exp(-x)), as Inductor decomposes silu; None: something else."""
     node = _before(node, seen, _CAST)
-    seen.add(node)
-    if node.target is _aten.silu.default:
-        return node.args[0]
-    if node.target is _aten.div.Tensor:
-        x, inner = node.args
-        chain = [(_aten.add.Tensor, 1), (_aten.exp.default,), (_aten.neg.default,)]
-    elif node.target is _aten.mul.Tensor:
-        x, inner = node.args if getattr(node.args[1], "target", None) is _SIGMOID else node.args[::-1]
-        chain = [(_SIGMOID,)]
-    else:
+    if node.target is not _aten.div.Tensor:
         return None
-    for target, *more in chain:
+    seen.add(node)
+    x, inner = node.args
+    for target, *more in ((_aten.add.Tensor, 1), (_aten.exp.default,), (_aten.neg.default,)):
         if getattr(inner, "target", None) is not target or [*inner.args[1:]] != more or inner.kwargs:
             return None
         seen.add(inner)
@@ -220,7 +213,7 @@ def _half(node: Any, seen: set[Any]) -> tuple[Any, int | None]:
     elif node.target is _aten.slice.Tensor and node.args[4:] in ((), (1,)):
         whole, dim, begin = (*node.args, 0, 0)[:3]
         place = {0: 0, size: 1}.get(begin)
-    if place is not None and _columns(whole) == 2 * size and dim in (-1, whole.meta["val"].dim() - 1):
+    if place is not None and size and _columns(whole) == 2 * size and dim in (-1, whole.meta["val"].dim() - 1):
         seen |= cut
         node = whole
     else:
@@ -275,12 +268,9 @@ def _passes() -> type | None:
 def install() -> None:
     """Have Inductor's graphs rewritten, behind a pass of the user's, once. Graphs without our operators are
     not changed, so nothing takes it out."""
-    made = _passes()
-    if made is None:
-        return
     import torch._inductor.config as settings
 
-    if not isinstance(settings.post_grad_custom_pre_pass, made):
+    if (made := _passes()) and not isinstance(settings.post_grad_custom_pre_pass, made):
         settings.post_grad_custom_pre_pass = made(settings.post_grad_custom_pre_pass)
 
 
