@@ -23,7 +23,10 @@ from sassafras.gemm.problem.shape import Shape  # noqa: E402
 
 #: what the first kernel works for before it writes
 MICROSECONDS = 150
-SHAPES = (Shape(136, 264, 1032), Shape(256, 512, 4096), Shape(67, 129, 333), Shape(1032, 2056, 1032))
+SHAPES = (
+    Shape(136, 264, 1032), Shape(256, 512, 4096), Shape(67, 129, 333), Shape(8, 264, 1032),
+    Shape(1032, 2056, 1032),
+)  # fmt: skip
 #: configurations of an instance that are tried, spread over all it has
 EACH = 3
 _LINK = (
