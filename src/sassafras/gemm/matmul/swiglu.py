@@ -47,13 +47,11 @@ def check(weight: Any, residual: Any) -> None:
     """Raises SassafrasError for what `linear` with this activation does not take."""
     if residual is not None:
         raise SassafrasError(
-            "activation='swiglu' takes no residual", where="sassafras.linear", hint="add it to the result"
+            "swiglu takes no residual", where="sassafras.linear", hint="add it to the result"
         )
     if weight.dim() != 2 or weight.shape[0] % 2:
-        raise SassafrasError(
-            f"weight is {tuple(weight.shape)}; activation='swiglu' takes (2n, k), the gate's rows first",
-            where="sassafras.linear",
-        )
+        wrong = f"weight is {tuple(weight.shape)}; swiglu takes (2n, k), the gate's rows first"
+        raise SassafrasError(wrong, where="sassafras.linear")
 
 
 # -- the operator -------------------------------------------------------------------------------------------
@@ -134,7 +132,7 @@ def _pair(node: Any) -> tuple[tuple[Any, ...], set[Any]] | None:
         (a, b, bias), (a2, b2, bias2) = ours, others
         if gate is up and (left, right) == (0, 1):
             given = a, b, None, bias
-        elif gate is not up and left is right is bias is bias2 is None and _same(a, a2):
+        elif gate is not up and left is right is bias is bias2 is None and (a is a2 or _alike(a, a2)):
             given = a, b, b2, None
         else:
             continue
@@ -155,13 +153,11 @@ def _served(a: Any, b: Any, other: Any, given: tuple[Any, ...]) -> bool:
         return False
     if b.shape != other.shape or b.stride() != other.stride() or b.stride(0) != 1:
         return False
-    total = b.shape[1] * (1 if given[2] is None else 2)
-    lines = b.shape[0], b.stride(1), total // 2
-    asked = MatmulCall(a, b, None, given[3], NUMBERS[SWIGLU], beta=float(given[2] is not None))
-    place, kind = a.device.index or 0, int(a.dtype == torch.bfloat16)
-    problem = Problem(
-        place, kind, a.numel() // a.shape[-1], total, b.shape[0], 1, *lines, 1, extra=asked.extra
-    )
+    (k, n), (_, _, apart, bias) = b.shape, given
+    total = n if apart is None else 2 * n
+    extra = MatmulCall(a, b, None, bias, NUMBERS[SWIGLU], beta=float(apart is not None)).extra
+    of = a.device.index or 0, int(a.dtype == torch.bfloat16), a.numel() // k, total, k
+    problem = Problem(*of, 1, k, b.stride(1), total // 2, 1, extra=extra)
     if engine.choose(problem).member != "ours":
         return False
     for _ in range(2):  # a second time with the kernel that has been compiled
@@ -213,7 +209,12 @@ def _half(node: Any, seen: set[Any]) -> tuple[Any, int | None]:
     elif node.target is _aten.slice.Tensor and node.args[4:] in ((), (1,)):
         whole, dim, begin = (*node.args, 0, 0)[:3]
         place = {0: 0, size: 1}.get(begin)
-    if place is not None and size and _columns(whole) == 2 * size and dim in (-1, whole.meta["val"].dim() - 1):
+    if (
+        place is not None
+        and size
+        and _columns(whole) == 2 * size
+        and dim in (-1, whole.meta["val"].dim() - 1)
+    ):
         seen |= cut
         node = whole
     else:
@@ -233,9 +234,9 @@ def _product(node: Any) -> tuple[Any, Any, Any] | None:
     return None
 
 
-def _same(x: Any, y: Any) -> bool:
-    """One node, or reshapes of one to the same extents."""
-    return x is y or (x.target is y.target is _aten.reshape.default and x.args == y.args)
+def _alike(x: Any, y: Any) -> bool:
+    """Reshapes of one node to the same extents."""
+    return x.target is y.target is _aten.reshape.default and x.args == y.args
 
 
 @cache

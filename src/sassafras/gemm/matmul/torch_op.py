@@ -150,7 +150,7 @@ def _lower(packet: Any) -> None:
 
     operator = packet.default
     dispatched = lowering.fallback_handler(operator, add_to_fallback_set=False)
-    none = ([], ["none", 1.0], ["none", 1.0, None])
+    none: tuple[list[Any], ...] = ([], ["none", 1.0], ["none", 1.0, None])
 
     def lowered(a: Any, b: Any, *more: Any, **named: Any) -> Any:
         node, (third, *rest) = V.graph.current_node, (*more, *named.values()) or (None,)
