@@ -156,7 +156,7 @@ def test_gradients(engine: Planner) -> None:
 
 def test_bad_input(engine: Planner) -> None:
     x, weight = half(4, 64), half(32, 64)
-    with pytest.raises(SassafrasError, match="takes no residual"):
+    with pytest.raises(SassafrasError, match="swiglu takes no residual"):
         sassafras.linear(x, weight, None, "swiglu", half(4, 16))
     with pytest.raises(SassafrasError, match=r"weight is \(33, 64\)"):
         sassafras.linear(x, half(33, 64), None, "swiglu")
@@ -183,10 +183,12 @@ class Feed(nn.Module):
         parts = [layer(x) for layer in self.inner]
         if len(parts) == 2:
             gate, up = parts
-        elif self.cut == "chunk":
-            gate, up = parts[0].chunk(2, -1)
-        else:
+        elif self.cut == "slice":
             gate, up = parts[0][..., :48], parts[0][..., 48:]
+        elif self.cut == "sizes":
+            gate, up = parts[0].split([48, 48], -1)
+        else:
+            gate, up = parts[0].chunk(2, -1)
         pair = up * silu(gate) if self.cut == "turned" else silu(gate) * up
         return x + self.down(pair)
 
@@ -222,11 +224,19 @@ def called(graphs: list[Any]) -> tuple[int, list[str]]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("merged", "bias", "cut"),
-    [(True, False, "chunk"), (True, True, "slice"), (False, False, "chunk"), (True, False, "turned")],
+    [
+        (True, False, "chunk"),
+        (True, True, "slice"),
+        (False, False, "chunk"),
+        (True, False, "turned"),
+        (True, False, "sizes"),
+    ],
 )
 def test_a_compiled_model_has_the_operator(
     install: Install, library: Path, graphs: list[Any], dtype: Any, merged: bool, bias: bool, cut: str
 ) -> None:
+    from torch._inductor.utils import run_and_get_code
+
     install("compiled").everything = True
     torch.manual_seed(1)
     network = Feed(merged, bias, cut).to(dtype).requires_grad_(False)
@@ -234,9 +244,13 @@ def test_a_compiled_model_has_the_operator(
         x, before = half(*rows, 64, dtype=dtype), launches(library)
         wanted = network.double()(x.double())
         network.to(dtype)
-        result = torch.compile(sassafras.accelerate(network), fullgraph=True, dynamic=False)(x)
+        compiled = torch.compile(sassafras.accelerate(network), fullgraph=True, dynamic=False)
+        result, (code, *_) = run_and_get_code(compiled, x)
         found, names = called(graphs)
         assert found == 1 and names.count("sassafras.swiglu.default") == 1, names
+        assert re.findall(r"torch\.ops\.sassafras\.\S+?\(", code) == [
+            "torch.ops.sassafras.swiglu.into(", "torch.ops.sassafras.mm.into("
+        ]  # fmt: skip
         assert not [n for n in names if re.search(r"exp|silu|sigmoid|split|slice", n)], names
         assert sum(n.startswith("sassafras.") for n in names) == 2, "the pair, and the layer behind it"
         assert close(result, wanted) and launches(library) == before + 2, room.status()["problems"]
@@ -257,6 +271,14 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any]) -> None:
         gate, up = network.inner[0](x).chunk(2, -1)
         return silu(gate) * gate + up
 
+    def uneven(x: Any) -> Any:
+        inner = network.inner[0](x)
+        return silu(inner[..., :48:2]) * inner[..., 48::2]
+
+    def rounded(x: Any) -> Any:  # to a type with fewer bits
+        gate, up = network.inner[0](x).chunk(2, -1)
+        return silu(gate.bfloat16()).half() * up
+
     def places(function: Any, x: Any, **options: Any) -> int:
         torch._dynamo.reset()
         graphs.clear()
@@ -264,9 +286,14 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any]) -> None:
         assert graphs
         return sum(found for found, _ in graphs)
 
+    def asked(x: Any) -> Any:
+        return sassafras.linear(x, network.inner[0].weight, None, "swiglu")
+
     with torch.no_grad():
-        assert places(network, half(9, 64)) == 0
-        assert places(both, half(4, 64)) == places(other, half(4, 64)) == 0
+        assert places(network, half(9, 64)) == places(asked, half(9, 64)) == 0
+        assert places(asked, half(4, 64)) == 1
+        for function in (both, other, uneven, rounded):
+            assert places(function, half(4, 64)) == 0, function
         assert places(network, half(4, 64), dynamic=True) == 0
         assert places(network, half(4, 64)) == 1
         engine.everything = False

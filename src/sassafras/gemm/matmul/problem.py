@@ -228,7 +228,7 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
     if pair:
         n = n if addend is None else 2 * n
         width = n // 2
-        if n % 2 or lead_b or out is not None or (addend is not None and bias is not None):
+        if n % 2 or lead_b or (addend is not None and bias is not None):
             return None
         if addend is not None and (addend.shape != b.shape or addend.stride() != b.stride()):
             return None
@@ -240,10 +240,10 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
         return None
     if bias is not None and (bias.shape != (n,) or (n > 1 and bias.stride(0) != 1)):
         return None
-    if out is not None and out.shape != (*leading, m, n):
+    if out is not None and out.shape != (*leading, m, width):
         return None
     lies_as_c = pair or addend is None or (addend.shape == (*leading, m, n) and addend.is_contiguous())
-    if not lies_as_c or (addend is not None and out is not None):
+    if not lies_as_c or (addend is not None and out is not None and not pair):
         return None
     (*far_a, line_a, column_a), (*far_b, line_b, column_b) = a.stride(), b.stride()
     *far_c, line_c, column_c = (width, 1) if out is None else out.stride()
@@ -258,7 +258,7 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
             line_a, line_c = (step_a, step_c) if m == 1 else (line_a, line_c)
             m, count, step_a, step_c = m * count, 1, 0, 0  # one product of more rows
     left, right = lies(m, k, line_a, column_a), lies(k, n, line_b, column_b)
-    result = (False, width) if out is None else lies(m, n, line_c, column_c)
+    result = (False, width) if out is None else lies(m, width, line_c, column_c)
     if left is None or right is None or result is None:
         return None
     extra = asked.extra
@@ -267,11 +267,12 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
     at_a, at_b, at_bias = a.data_ptr(), b.data_ptr(), 0 if bias is None else bias.data_ptr()
     at_c, at_addend = 0 if out is None else out.data_ptr(), 0 if addend is None else addend.data_ptr()
     if out is not None:
-        more, one = count - 1, _span(m, n, *result)
+        more, one = count - 1, _span(m, width, *result)
         taken = [
             (at_a, more * step_a + _span(m, k, *left)),
             (at_b, more * step_b + _span(k, n, *right)),
             (at_bias, n if bias is not None else 0),
+            (at_addend, _span(k, width, *right) if pair and addend is not None else 0),
         ]
         end = at_c + 2 * (more * step_c + one)
         if any(at < end and at_c < at + 2 * elements for at, elements in taken) or (more and step_c < one):

@@ -20,11 +20,9 @@ from . import api, plain_tensors, torch_op
 from .composed import composed, wants_grad
 from .problem import MatmulCall, Problem
 
-_aten, _CAST, _SIGMOID = (
-    torch.ops.aten,
-    torch.ops.prims.convert_element_type.default,
-    torch.ops.aten.sigmoid.default,
-)
+_aten = torch.ops.aten
+_CAST = torch.ops.prims.convert_element_type.default
+_SPLIT = _aten.split.Tensor, _aten.split_with_sizes.default
 
 
 def gated(inner: Any) -> Any:
@@ -39,9 +37,8 @@ def one_launch(x: Any, weight: Any, bias: Any) -> Any:
     if result is not NotImplemented or api._engine is None or not plain_tensors.quiet():
         return result
     tensors = [x, weight] if bias is None else [x, weight, bias]
-    if wants_grad(*tensors) or not all(map(plain_tensors.plain, tensors)):
-        return None
-    if torch.is_autocast_enabled(x.device.type):
+    torchs = wants_grad(*tensors) or torch.is_autocast_enabled(x.device.type)
+    if torchs or not all(map(plain_tensors.plain, tensors)):
         return None
     return api._served(x, weight.t(), None, bias, SWIGLU, 1.0, 0.0)
 
@@ -50,13 +47,11 @@ def check(weight: Any, residual: Any) -> None:
     """Raises SassafrasError for what `linear` with this activation does not take."""
     if residual is not None:
         raise SassafrasError(
-            "activation='swiglu' takes no residual", where="sassafras.linear", hint="add it to the result"
+            "swiglu takes no residual", where="sassafras.linear", hint="add it to the result"
         )
     if weight.dim() != 2 or weight.shape[0] % 2:
-        raise SassafrasError(
-            f"weight is {tuple(weight.shape)}; activation='swiglu' takes (2n, k), the gate's rows first",
-            where="sassafras.linear",
-        )
+        wrong = f"weight is {tuple(weight.shape)}; swiglu takes (2n, k), the gate's rows first"
+        raise SassafrasError(wrong, where="sassafras.linear")
 
 
 # -- the operator -------------------------------------------------------------------------------------------
@@ -81,7 +76,15 @@ def _fake(a: Any, b: Any, other: Any = None, bias: Any = None) -> Any:
     return a.new_empty((*a.shape[:-1], columns))
 
 
-_swiglu = torch_op.register("swiglu", _run, _by_torch, fake=_fake)
+def _into(a: Any, b: Any, third: Any = None, *, out: Any) -> None:
+    """out = the result, in a program of Inductor's; `third`: `other` or, of one extent, the bias."""
+    other, bias = (None, third) if third is None or third.dim() == 1 else (third, None)
+    result = api._served(a, b, out, bias, SWIGLU, 1.0, float(other is not None), other)
+    if not isinstance(result, torch.Tensor):
+        out.copy_(_by_torch(a, b, other, bias))
+
+
+_swiglu = torch_op.register("swiglu", _run, _by_torch, _into, _fake)
 
 # -- Inductor's graphs --------------------------------------------------------------------------------------
 
@@ -94,9 +97,9 @@ def rewrite(graph: Any) -> int:
     """
     found = 0
     for node in list(graph.find_nodes(op="call_function", target=_aten.mul.Tensor)):
-        if (found_here := _pair(node)) is None:
+        if (pair := _pair(node)) is None:
             continue
-        given, between = found_here
+        given, between = pair
         with graph.inserting_before(node):
             made = _call(graph, _swiglu, *given)
             if (shape := [*node.meta["val"].shape]) != [*made.meta["val"].shape]:
@@ -116,26 +119,29 @@ def _call(graph: Any, target: Any, *args: Any) -> Any:
 
 def _pair(node: Any) -> tuple[tuple[Any, ...], set[Any]] | None:
     """(the operator's arguments, the nodes it replaces) where this product is silu(gate) * up."""
+    if not all(isinstance(factor, torch.fx.Node) for factor in node.args):
+        return None
     for first, second in (node.args, node.args[::-1]):
         seen = {node}
-        if not all(isinstance(factor, torch.fx.Node) for factor in node.args):
-            return None
         if (inside := _silu(first, seen)) is None:
             continue
         (gate, left), (up, right) = _half(inside, seen), _half(second, seen)
-        ours = _product(gate), _product(up)
-        if ours[0] is None or ours[1] is None or any({*old.users} - seen for old in seen - {node}):
+        ours, others = _product(gate), _product(up)
+        if ours is None or others is None or any({*old.users} - seen for old in seen - {node}):
             continue
-        (a, b, bias), (a2, b2, bias2) = ours
+        (a, b, bias), (a2, b2, bias2) = ours, others
         if gate is up and (left, right) == (0, 1):
             given = a, b, None, bias
-        elif gate is not up and left is right is bias is bias2 is None and _same(a, a2):
+        elif gate is not up and left is right is bias is bias2 is None and (a is a2 or _alike(a, a2)):
             given = a, b, b2, None
         else:
             continue
-        values = [t.meta["val"] for t in (a, b, b2, node)]
+        x, weight, other, result = values = [t.meta.get("val") for t in (a, b, b2, node)]
+        if not all(isinstance(v, torch.Tensor) for v in values) or result.dtype != x.dtype:
+            continue
         static = all(isinstance(extent, int) for v in values for extent in (*v.shape, *v.stride()))
-        if static and values[3].dtype == values[0].dtype and _served(*values[:3], given):
+        exact = {old.args[1] for old in seen if old.target is _CAST} <= {torch.float32, x.dtype}
+        if static and exact and _served(x, weight, other, given):
             return given, seen
     return None
 
@@ -147,11 +153,11 @@ def _served(a: Any, b: Any, other: Any, given: tuple[Any, ...]) -> bool:
         return False
     if b.shape != other.shape or b.stride() != other.stride() or b.stride(0) != 1:
         return False
-    total = b.shape[1] * (1 if given[2] is None else 2)
-    lines = b.shape[0], b.stride(1), total // 2
-    extra = MatmulCall(*given[:2], None, given[3], NUMBERS[SWIGLU], 1.0, float(given[2] is not None)).extra
-    place, kind = a.device.index or 0, int(a.dtype == torch.bfloat16)
-    problem = Problem(place, kind, a.numel() // a.shape[-1], total, b.shape[0], 1, *lines, 1, extra=extra)
+    (k, n), (_, _, apart, bias) = b.shape, given
+    total = n if apart is None else 2 * n
+    extra = MatmulCall(a, b, None, bias, NUMBERS[SWIGLU], beta=float(apart is not None)).extra
+    of = a.device.index or 0, int(a.dtype == torch.bfloat16), a.numel() // k, total, k
+    problem = Problem(*of, 1, k, b.stride(1), total // 2, 1, extra=extra)
     if engine.choose(problem).member != "ours":
         return False
     for _ in range(2):  # a second time with the kernel that has been compiled
@@ -160,10 +166,17 @@ def _served(a: Any, b: Any, other: Any, given: tuple[Any, ...]) -> bool:
     return True
 
 
+def _columns(node: Any) -> int | None:
+    """The last extent, where it is known."""
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    last = value.shape[-1] if isinstance(value, torch.Tensor) and value.dim() else None
+    return last if isinstance(last, int) else None
+
+
 def _before(node: Any, seen: set[Any], *targets: Any) -> Any:
-    """What lies before casts and reshapes that keep rows, which are added to `seen`."""
+    """What lies before casts and reshapes that keep columns, which are added to `seen`."""
     while node.target in (_aten.reshape.default, *targets):
-        if node.meta["val"].shape[-1] != node.args[0].meta["val"].shape[-1]:
+        if (columns := _columns(node)) is None or columns != _columns(node.args[0]):
             break
         seen.add(node)
         node = node.args[0]
@@ -171,20 +184,13 @@ def _before(node: Any, seen: set[Any], *targets: Any) -> Any:
 
 
 def _silu(node: Any, seen: set[Any]) -> Any:
-    """x of silu(x), as x / (1 + exp(-x)), x * sigmoid(x) or whole; None: something else."""
+    """x of x / (1 + exp(-x)), as Inductor decomposes silu; None: something else."""
     node = _before(node, seen, _CAST)
-    seen.add(node)
-    if node.target is _aten.silu.default:
-        return node.args[0]
-    if node.target is _aten.div.Tensor:
-        x, inner = node.args
-        chain = (_aten.add.Tensor, 1), (_aten.exp.default,), (_aten.neg.default,)
-    elif node.target is _aten.mul.Tensor:
-        x, inner = node.args if getattr(node.args[1], "target", None) is _SIGMOID else node.args[::-1]
-        chain = ((_SIGMOID,),)
-    else:
+    if node.target is not _aten.div.Tensor:
         return None
-    for target, *more in chain:
+    seen.add(node)
+    x, inner = node.args
+    for target, *more in ((_aten.add.Tensor, 1), (_aten.exp.default,), (_aten.neg.default,)):
         if getattr(inner, "target", None) is not target or [*inner.args[1:]] != more or inner.kwargs:
             return None
         seen.add(inner)
@@ -194,20 +200,25 @@ def _silu(node: Any, seen: set[Any]) -> Any:
 
 def _half(node: Any, seen: set[Any]) -> tuple[Any, int | None]:
     """(the product that a node is a half of, which: 0 or 1), or None for the whole of it."""
-    node, place = _before(node, seen, _CAST), None
-    if node.target is operator.getitem and node.args[0].target is _aten.split.Tensor:
+    node = whole = _before(node, seen, _CAST)
+    size, place, cut, dim = _columns(node), None, {node}, 0
+    if node.target is operator.getitem and node.args[0].target in _SPLIT:
         parts, place = node.args
-        whole, size, dim = (*parts.args, 0)[:3]
-        if dim in (-1, whole.meta["val"].dim() - 1) and 2 * size == whole.meta["val"].shape[-1]:
-            seen |= {node, parts}
-            node = whole
-    elif node.target is _aten.slice.Tensor:
+        whole, sizes, dim = (*parts.args, 0)[:3]
+        place, cut = (place if sizes in (size, [size, size]) else None), {node, parts}
+    elif node.target is _aten.slice.Tensor and node.args[4:] in ((), (1,)):
         whole, dim, begin = (*node.args, 0, 0)[:3]
-        size, half = whole.meta["val"].shape[-1], node.meta["val"].shape[-1]
-        if dim in (-1, whole.meta["val"].dim() - 1) and 2 * half == size and begin in (0, half, -half):
-            place = int(begin != 0)
-            seen.add(node)
-            node = whole
+        place = {0: 0, size: 1}.get(begin)
+    if (
+        place is not None
+        and size
+        and _columns(whole) == 2 * size
+        and dim in (-1, whole.meta["val"].dim() - 1)
+    ):
+        seen |= cut
+        node = whole
+    else:
+        place = None
     node = _before(node, seen)
     seen.add(node)
     return node, place
@@ -223,9 +234,9 @@ def _product(node: Any) -> tuple[Any, Any, Any] | None:
     return None
 
 
-def _same(x: Any, y: Any) -> bool:
-    """One node, or reshapes of one to the same extents."""
-    return x is y or (x.target is y.target is _aten.reshape.default and x.args == y.args)
+def _alike(x: Any, y: Any) -> bool:
+    """Reshapes of one node to the same extents."""
+    return x.target is y.target is _aten.reshape.default and x.args == y.args
 
 
 @cache
@@ -258,12 +269,9 @@ def _passes() -> type | None:
 def install() -> None:
     """Have Inductor's graphs rewritten, behind a pass of the user's, once. Graphs without our operators are
     not changed, so nothing takes it out."""
-    made = _passes()
-    if made is None:
-        return
     import torch._inductor.config as settings
 
-    if not isinstance(settings.post_grad_custom_pre_pass, made):
+    if (made := _passes()) and not isinstance(settings.post_grad_custom_pre_pass, made):
         settings.post_grad_custom_pre_pass = made(settings.post_grad_custom_pre_pass)
 
 

@@ -165,7 +165,7 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
         return false;
     if (a.ndim < 2 || a.ndim > 8 || b.ndim < 2 || b.ndim > 8 || (asked.linear && b.ndim != 2)) return false;
     const bool pair = asked.activation == kSwiglu;
-    if (pair && (asked.out || b.ndim != 2 || (asked.addend && asked.bias))) return false;
+    if (pair && (b.ndim != 2 || (asked.addend && asked.bias))) return false;
     if (pair && asked.addend) {
         if (!view(api, asked.addend, v) || !alike(v, a) || v.ndim != 2) return false;
         for (int d = 0; d < 2; ++d)
@@ -193,7 +193,7 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
     int64_t line_a = a.strides[a.ndim - 2], line_c = width, column_c = 1; // a fresh C's
     if (asked.out) {
         if (!view(api, asked.out, c) || !alike(c, a) || c.ndim != call.ndim + 2 ||
-            c.shape[c.ndim - 1] != n || c.shape[c.ndim - 2] != m)
+            c.shape[c.ndim - 1] != width || c.shape[c.ndim - 2] != m)
             return false;
         for (int d = 0; d < call.ndim; ++d)
             if (c.shape[d] != call.leading[d]) return false;
@@ -235,14 +235,15 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
     key.ldc = width;
     if (!lies(m, k, line_a, a.strides[a.ndim - 1], a_transposed, key.lda) ||
         !lies(k, n, b.strides[b.ndim - 2], b.strides[b.ndim - 1], b_transposed, key.ldb) ||
-        (asked.out && !lies(m, n, line_c, column_c, c_transposed, key.ldc)))
+        (asked.out && !lies(m, width, line_c, column_c, c_transposed, key.ldc)))
         return false;
     if ((matrices > 1 || key.extra) && (a_transposed || c_transposed)) return false;
     if (asked.out) {
-        const int64_t more = matrices - 1, one = extent(m, n, c_transposed, key.ldc), size = more * step_c + one;
+        const int64_t more = matrices - 1, one = extent(m, width, c_transposed, key.ldc), size = more * step_c + one;
         if (overlap(call.c, size, call.a, more * step_a + extent(m, k, a_transposed, key.lda)) ||
             overlap(call.c, size, call.b, more * step_b + extent(k, n, b_transposed, key.ldb)) ||
-            (asked.bias && overlap(call.c, size, call.bias, n)) || (more && step_c < one))
+            (asked.bias && overlap(call.c, size, call.bias, n)) ||
+            (pair && asked.addend && overlap(call.c, size, call.addend, extent(k, width, b_transposed, key.ldb))) || (more && step_c < one))
             return false;
     }
     key.m = m, key.n = n, key.k = k, key.matrices = matrices;
