@@ -1,11 +1,12 @@
-"""Tables of docs/results.md, and the figures that prose quotes, from the files of benchmarks/results/.
+"""Tables of docs/results.md and docs/seeds.md, and the figures that prose quotes, from benchmarks/results/.
 
-    python benchmarks/figures.py --write    # bring docs/results.md and the quotes up to date
+    python benchmarks/figures.py --write    # bring these pages and the quotes up to date
     python benchmarks/figures.py --check    # where a page says otherwise; exit code 1 if any does
 
-`benchmarks/tables.toml` lists the tables. `benchmarks/quotes.toml` lists the quotes: a page, a run of words
-in which ``{}`` stands for a figure, and for each ``{}`` the place of its value (``file: path.of.keys``) and a
-Python format specification.
+`benchmarks/tables.toml` lists the tables. `benchmarks/seeds.md` is docs/seeds.md with a format field for each
+figure, ``{file[path][of][keys]}``; ``{file[where]}`` is GPU and date. `benchmarks/quotes.toml` lists quotes:
+a page, a run of words in which ``{}`` stands for a figure, and for each ``{}`` the place of its value
+(``file: path.of.keys``) and a Python format specification.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results.md"
+SEEDS = ROOT / "docs" / "seeds.md"
+SEEDS_SOURCE = ROOT / "benchmarks" / "seeds.md"
 TABLES = ROOT / "benchmarks" / "tables.toml"
 QUOTES = ROOT / "benchmarks" / "quotes.toml"
 #: what may stand on a page in a figure's place
@@ -169,6 +172,28 @@ def page() -> str:
     return head + "\n".join(section(table, tables["columns"]) for table in tables["table"])
 
 
+class _Files(dict[str, Row]):
+    """Result files by name, each with ``where``."""
+
+    def __missing__(self, name: str) -> Row:
+        data = result(name)
+        gpu = re.sub("NVIDIA | 80GB HBM3", "", data["environment"].get("gpu") or "no GPU")
+        return {**data, "where": f"{gpu}, {data['environment'].get('date') or data['date']}"}
+
+
+def filled(cell: str) -> str:
+    """A cell of `SEEDS_SOURCE` with its figures; it says so where a result file is not there."""
+    try:
+        return cell.format_map(_Files())
+    except FileNotFoundError:
+        return " not measured yet "
+
+
+def seeds() -> str:
+    """docs/seeds.md."""
+    return "|".join(map(filled, SEEDS_SOURCE.read_text("utf-8").split("|")))
+
+
 # -- quotes -------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +220,7 @@ def quoted(text: str, quote: Row) -> str:
 
 def updated(root: Path = ROOT) -> tuple[dict[Path, str], list[str]]:
     """Pages as they should be, by path, and what is wrong with the quotes."""
-    pages, wrong = {PAGE: page()}, []
+    pages, wrong = {PAGE: page(), SEEDS: seeds()}, []
     for quote in tomllib.loads(QUOTES.read_text("utf-8")).get("quote", []):
         path = root / quote["page"]
         try:

@@ -4,10 +4,14 @@
                                         [--only softmax,rotary/4096x8x128]
                                         [--ptxas PATH_OF_THE_NEWEST] [--gpus N] [--seed 0]
     python benchmarks/schedule_suite.py --preset cuasmrl [--seeds 2] [--evaluations 15000]
+    python benchmarks/schedule_suite.py --preset sip --samples 10000000 [--sample-seconds 60] [--profile]
     python benchmarks/schedule_suite.py --merge A.json B.rows.jsonl   # several sittings into one file
 
 With ``--preset`` the paper's kernels are searched by its protocol and, with the same evaluations, by ours:
 writes cuasmrl-protocol.json or sip-protocol.json. Rows that a rows.jsonl in the output folder has are kept.
+``--samples`` runs each winner that often on fresh inputs and compares all bytes with its baseline's. A case
+that takes longer than ``--sample-seconds`` leaves the rest to the next case of the same code. A kept row with
+fewer samples is done again; its search is in the output folder's store. ``--profile`` adds ncu's metrics.
 
 The baseline of each row is the better of what the bundled and the newest ptxas make of the same PTX, chosen
 by a measurement in fresh processes of its own; numerics must be bitwise equal. One row a variant that a call
@@ -77,6 +81,29 @@ def choose_baseline(workload: Any, case: Any, newest: str | None) -> tuple[str |
     return None, facts | {"ptxas": bundled.meta.get("ptxas")}
 
 
+def draw(workload: Any, ptxas: str | None, result: Any, count: int, seconds: float | None) -> list[Row]:
+    """Probabilistic tests of the winner, a row a case: `count` launches in all, at most `seconds` a case."""
+    from sassafras.core import Candidate
+    from sassafras.evaluate.gpu import CudaDevice
+
+    found: list[Row] = []
+    with CudaDevice() as device:
+        for name in dict.fromkeys((result.case, *result.facts["cases_checked"])):
+            left = count - sum(part["samples"] for part in found)
+            if left <= 0 or any(part["verdict"] != "correct" for part in found):
+                break
+            case = workload.case(name)
+            original = workload.build(case, device.arch, **({} if ptxas is None else {"ptxas": ptxas}))
+            if original.cubin != result.baseline.cubin:
+                raise ValueError(f"case {name} runs other code than {result.case}")
+            device.open(workload, case, original)
+            winner = Candidate(original.with_cubin(result.cubin), {"samples": True})
+            report = device.sample(winner, count=left, seconds=seconds)
+            facts = {key: getattr(report, key) for key in ("samples", "mismatches", "seconds", "detail")}
+            found.append({"case": name, **facts, "verdict": str(report.verdict)})
+    return found
+
+
 def one(
     name: str,
     case_name: str,
@@ -87,10 +114,15 @@ def one(
     folder: str,
     ends: float | None = None,
     search: Row = OURS,
+    tests: tuple[int, float | None] = (0, None),
+    counters: bool = False,
 ) -> Row | None:
     """Optimise one variant; a row, whatever happens; None when it could not end by `ends` (a `time.time`).
 
-    `search`: what `sassafras.optimize` gets besides, and ``label``, the name of the contestant.
+    Args:
+        search: what `sassafras.optimize` gets besides, and ``label``, the name of the contestant.
+        tests: samples of a winner, and seconds a case (`draw`).
+        counters: profile baseline and winner by ncu.
     """
     seconds = float(budget[:-1]) / (1.0 if budget.endswith("s") else RATE)
     if ends is not None and time.time() + seconds + AROUND_S > ends:
@@ -149,6 +181,15 @@ def one(
         }
         from sassafras.sass import Program
 
+        if tests[0] and result.improved:
+            row["sampled"] = draw(workload, ptxas, result, *tests)
+            row["samples"] += sum(part["samples"] for part in row["sampled"])
+            row["mismatches"] = sum(part["mismatches"] for part in row["sampled"])
+            row["failed_after_validation"] += any(part["verdict"] != "correct" for part in row["sampled"])
+        if counters:
+            from sassafras.evaluate.gpu.profile import profile
+
+            row["profile"] = profile(workload, workload.case(case_name), [result.baseline, result.kernel])
         row["instructions"] = len(Program.parse(result.baseline.cubin).function(result.baseline.name))
     except Exception as error:
         traceback.print_exc()
@@ -216,9 +257,10 @@ def key_of(row: Row) -> tuple[str, str, str, int]:
 
 
 def journal(folder: Path) -> list[Row]:
-    """The rows that an earlier sitting left, failed ones left out."""
+    """The rows that earlier sittings left, failed ones left out; of one search the last."""
     path = folder / "schedule-suite.rows.jsonl"
-    return [row for row in read_lines(path) if "error" not in row] if path.exists() else []
+    rows = read_lines(path) if path.exists() else []
+    return list({key_of(row): row for row in rows if "error" not in row}.values())
 
 
 def by_search(rows: list[Row]) -> Row:
@@ -239,7 +281,8 @@ def by_search(rows: list[Row]) -> Row:
         "best_speedup": first.get("best_speedup"),
         "by_search": found,
         "wrong_or_crashed_after_validation": sum(r.get("failed_after_validation") or 0 for r in rows),
-        "samples_least": min((r["samples"] for r in good if r.get("samples")), default=None),
+        "samples_least": min((r["samples"] for r in good if r["improved"]), default=0),
+        "mismatches": sum(r.get("mismatches") or 0 for r in rows),
         "failed_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if "error" in r],
     }
 
@@ -307,6 +350,9 @@ def main() -> None:
     parser.add_argument("--preset", choices=tuple(PROTOCOLS))
     parser.add_argument("--seeds", type=int, default=1, help="of a preset: from --seed on")
     parser.add_argument("--evaluations", type=int, help="of a preset: instead of its own")
+    parser.add_argument("--samples", type=int, default=0, help="of each winner, on fresh inputs")
+    parser.add_argument("--sample-seconds", type=float, help="most seconds of samples on a case")
+    parser.add_argument("--profile", action="store_true", help="baseline and winner by ncu")
     parser.add_argument("--merge", type=Path, nargs="+")
     options = parser.parse_args()
     name = options.name or (f"{options.preset}-protocol" if options.preset else "schedule-suite")
@@ -323,12 +369,15 @@ def main() -> None:
     which = wanted("headline" if options.preset else options.cases, set(filter(None, only.split(","))))
     seeds = range(options.seed, options.seed + options.seeds)
     rows: list[Row] = journal(Path(options.out)) if options.preset else []
+    rows = [r for r in rows if not (r["improved"] and r["samples"] < options.samples)]
     done = {key_of(row) for row in rows}
     tasks = [(item, seed, search) for item in which for seed in seeds for search in searches]
     tasks = [t for t in tasks if (*t[0][:2], t[2]["label"], t[1]) not in done]
     items = [item for item, _, _ in tasks]
+    tests = (options.samples, options.sample_seconds)
     arguments = [
-        (*item, budget, seed, options.ptxas, options.out, ends, search) for item, seed, search in tasks
+        (*item, budget, seed, options.ptxas, options.out, ends, search, tests, options.profile)
+        for item, seed, search in tasks
     ]
     environment: dict[str, Any] = {}
     for row in rows:

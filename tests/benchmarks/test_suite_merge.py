@@ -35,6 +35,26 @@ def test_a_sittings_rows_say_where_and_how_without_paths_of_that_machine(tmp_pat
         schedule_suite.sitting(path)
 
 
+def test_a_protocol_counts_samples_of_winners_alone_and_every_mismatch() -> None:
+    won = {"kernel": "k", "shape": "1", "strategy": "sip", "improved": True, "speedup": 1.02}
+    rows = [
+        {**won, "samples": 10_000_035, "mismatches": 0},
+        {**won, "samples": 20_000, "mismatches": 2, "failed_after_validation": 1},
+        {**won, "improved": False, "speedup": 1.0, "samples": 35},
+    ]
+    found = schedule_suite.by_search(rows)
+    assert (found["samples_least"], found["mismatches"]) == (20_000, 2)
+    assert found["wrong_or_crashed_after_validation"] == 1
+    assert schedule_suite.by_search(rows[2:])["samples_least"] == 0
+
+
+def test_a_journal_keeps_the_last_row_of_a_search(tmp_path: Path) -> None:
+    first = {"kernel": "k", "shape": "1", "strategy": "sip", "seed": 0, "samples": 35}
+    rows = [first, {**first, "samples": 10_000_035}, {**first, "error": "lost"}, {**first, "seed": 1}]
+    (tmp_path / "schedule-suite.rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert schedule_suite.journal(tmp_path) == [rows[1], rows[3]]
+
+
 def test_a_search_that_was_stopped_is_known() -> None:
     row = {"evaluations": 683, "search_seconds": 6.08, "seconds": 60.0}
     assert schedule_suite.stopped(row) and not schedule_suite.stopped({**row, "search_seconds": 60.0})

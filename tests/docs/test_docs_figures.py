@@ -1,4 +1,4 @@
-"""docs/results.md and the figures that pages quote are those of the result files."""
+"""docs/results.md, docs/seeds.md and the figures that pages quote are those of the result files."""
 
 from __future__ import annotations
 
@@ -68,6 +68,16 @@ def test_several_figures_of_one_quote_are_replaced_at_their_places() -> None:
     assert figures.quoted("now 1 of 2,000,000 runs", quote) == (
         f"now {of['kernels']} of {of['evaluations']:,} runs"
     )
+
+
+def test_a_cell_waits_for_its_result_file_and_for_nothing_else() -> None:
+    of = figures.result("schedule-suite")
+    text = "{schedule-suite[rows][0][evaluations]} ({schedule-suite[where]})"
+    date = of["environment"]["date"]
+    assert figures.filled(text) == f"{of['rows'][0]['evaluations']} (H200, {date})"
+    assert figures.filled(" {nosuch[summary][x]:.3f}x ").split() == ["not", "measured", "yet"]
+    with pytest.raises(KeyError):
+        figures.filled("{schedule-suite[summary][nosuch]}")
 
 
 def test_keys_with_dots_are_found() -> None:

@@ -16,6 +16,7 @@ from sassafras.evaluate.gpu import random_tests
 from sassafras.evaluate.gpu.guarded_buffers import BufferLayout, guard_pattern
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on PATH")
+pytest.importorskip("torch")
 SHIM = r"""
 #include <cmath>
 #include <cstring>
@@ -75,7 +76,7 @@ def step(tmp_path_factory: pytest.TempPathFactory) -> Any:
 class Arenas:
     def __init__(self, step: Any) -> None:
         self.table, self.words, self.fixed = random_tests.job_table(LAYOUT)
-        self.first, self.second = (guard_pattern(LAYOUT.nbytes).copy() for _ in range(2))
+        self.first, self.second = (guard_pattern(LAYOUT.nbytes).numpy().copy() for _ in range(2))
         self.numbers = np.zeros(8, np.uint64)
         self._step = step
 

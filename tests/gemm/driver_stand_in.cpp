@@ -91,6 +91,20 @@ float activated(float x, int which) {
     return which == 4 ? x / (1 + std::exp(-x)) : x;
 }
 
+// silu of the first half of columns, times the second, which may have a matrix of its own
+void paired(const Matrix &a, const Matrix &b, const Matrix &c, long m, long n, long k, bool bf16, const Epilogue &e) {
+    const long half = n / 2;
+    const uint16_t *const other = e.addend ? e.addend : b.at + half * b.s0;
+    const std::vector<float> gate = products(a, b, m, half, k, bf16),
+                             up = products(a, {(uint16_t *)other, b.s0, b.s1, 0}, m, half, k, bf16);
+    for (long i = 0; i < m; ++i)
+        for (long j = 0; j < half; ++j) {
+            const float first = gate[(size_t)(i * half + j)] + (e.bias ? load(e.bias + j, bf16) : 0);
+            const float second = up[(size_t)(i * half + j)] + (e.bias ? load(e.bias + half + j, bf16) : 0);
+            store(c.at + i * c.s0 + j * c.s1, activated(first, 4) * second, bf16);
+        }
+}
+
 // swapped: the kernel's rows are C's columns
 void general(const Matrix &a, const Matrix &b, const Matrix &c, long m, long n, long k, bool bf16, bool swapped,
              const Epilogue &e) {
@@ -300,7 +314,8 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
                      value<float>(params, index("beta")), (int)scalar("activation", 0), scalar("ld_addend", 0),
                      wide("batch_addend"), each > 0 ? tiles / each : 0};
     if (each < 1 || tiles % each || scalar("out_rows", 0) != (d.swapped ? n : m)) return INVALID;
-    general(a, b, c, m, n, k, d.bf16, d.swapped, e);
+    if (e.activation == 5) paired(a, b, c, m, n, k, d.bf16, e);
+    else general(a, b, c, m, n, k, d.bf16, d.swapped, e);
     return 0;
 }
 // parameters: "name kind;name kind;..."; mn_a, mn_b: the kernel's operands are contiguous along their rows

@@ -12,6 +12,7 @@
 #include "sm90_gemm_small.cuh"
 #include "sm90_gemm_fallback.cuh"
 #include "sm90_gemm_persistent.cuh"
+#include "sm90_gemm_stream.cuh"
 #include <fstream>
 #include <string>
 
@@ -75,6 +76,7 @@ constexpr size_t count_of(const StagedProblem &) { return 10; }
 constexpr size_t count_of(const SplitKProblem &) { return 14; }
 constexpr size_t count_of(const PersistentProblem &) { return 18; }
 constexpr size_t count_of(const AnyRowsProblem &) { return 14; }
+constexpr size_t count_of(const StreamProblem &) { return 9; }
 
 template <class Plain> static General<Plain> problem(const std::vector<Any> &p, const General<Plain> *) {
     constexpr size_t COUNT = count_of(Plain{});

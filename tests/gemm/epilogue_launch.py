@@ -36,7 +36,7 @@ class Case:
     batch: int = 1
     shared: str = ""  # the operand, a or b, that all products of the batch share
     gap: int = 0  # elements between lines, of every operand
-    apart: bool = False  # the addend is not C itself
+    apart: bool = False  # the addend is not C itself; of SwiGLU, up's weight does not lie behind the gate's
     shift: int = 0  # bytes by which operands miss a 256-byte boundary
     policy: int = 0
     repeats: int = 1
@@ -57,22 +57,28 @@ class Emulator:
         count = case.batch
         a = rounded(rng.standard_normal((1 if case.shared == "a" else count, m, k)), dtype)
         b = rounded(rng.standard_normal((1 if case.shared == "b" else count, k, n)), dtype)
-        old = rounded(rng.standard_normal((count, m, n)), dtype)
+        pair = case.activation == epilogue.SWIGLU
+        width = n // 2 if pair else n
+        old = rounded(rng.standard_normal((count, m, width)), dtype)
         bias = rounded(rng.standard_normal(n), dtype)
         exact = case.alpha * (values(a, dtype) @ values(b, dtype))
-        if case.beta:
+        if case.beta and not pair:
             exact = exact + case.beta * values(old, dtype)
         if case.bias:
             exact = exact + values(bias, dtype)
-        exact = activated(case.activation, exact)
+        if pair:
+            exact = activated("silu", exact[..., :width]) * exact[..., width:]
+        else:
+            exact = activated(case.activation, exact)
         laid = b if config.layout == "nn" else b.transpose(0, 2, 1)
         parts = [_gaps(x, case.gap) for x in (a, laid, old)]
+        added = parts[1][:, width:] if pair and case.apart else parts[2]
         for name, part in zip("ab", parts, strict=False):
-            part.tofile(folder / name)
+            (part[:, :width] if pair and case.apart and name == "b" else part).tofile(folder / name)
         # what C holds must not be read where beta is 0, nor where the addend lies elsewhere
         own = bool(case.beta) and not case.apart
         (parts[2] if own else np.full_like(parts[2], NAN)).tofile(folder / "c")
-        parts[2].tofile(folder / "addend")
+        added.tofile(folder / "addend")
         bias.tofile(folder / "bias")
         lines = Lines(*(part.shape[2] for part in parts))
         steps = [part.shape[1] * part.shape[2] if part.shape[0] > 1 else 0 for part in parts]
@@ -94,9 +100,9 @@ class Emulator:
         if done.returncode:
             return done.stderr.strip() or f"status {done.returncode}"
         stores = np.fromfile(folder / "c.stores", np.uint8).reshape(parts[2].shape)
-        if (stores[:, :, :n] != 1).any() or stores[:, :, n:].any():
+        if (stores[:, :, :width] != 1).any() or stores[:, :, width:].any():
             return "an element was not stored once, or a gap was"
-        bits = np.fromfile(folder / "c", np.uint16).reshape(parts[2].shape)[:, :, :n]
+        bits = np.fromfile(folder / "c", np.uint16).reshape(parts[2].shape)[:, :, :width]
         c = values(np.ascontiguousarray(bits), dtype)
         unit = 2.0**-8 if dtype == "bf16" else 2.0**-11
         allowed = np.abs(exact) * unit + 1e-5 * np.sqrt(k) * max(1.0, abs(case.alpha)) + 2.0**-20
@@ -146,6 +152,7 @@ def build(shared: Path, instances: Sequence[Instance]) -> Emulator:
     files = {p.name: p.read_text() for p in KERNELS.glob("*.cuh") if not p.name.startswith("ptx")}
     files["ptx_hopper.cuh"] = (HERE / "hopper_emulator.hpp").read_text()
     files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
+    files["ptx_stream.cuh"] = (HERE / "stream_emulator.hpp").read_text()
     files["ptx.cuh"] = '#pragma once\n#include "ptx_hopper.cuh"\n'
     files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_epilogue.cpp")}
     table = " ".join(f"X({number}, {kernel(i)})" for number, i in enumerate(instances))

@@ -12,19 +12,21 @@ import pytest
 
 from sassafras.core import SassafrasError
 from sassafras.gemm.configs import epilogue, names, persistent, registry
+from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.epilogue import ACTIVATIONS, Batch, Lines
 from sassafras.gemm.configs.fallback import FallbackConfig, FallbackInstance
 from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance
 from sassafras.gemm.configs.registry import Config, Instance
 from sassafras.gemm.configs.small import SmallConfig, SmallInstance
 from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
+from sassafras.gemm.configs.stream import StreamConfig, StreamInstance
 from sassafras.gemm.configs.unaligned import UnalignedConfig, UnalignedInstance
 from sassafras.gemm.problem.shape import Shape
 
 from .epilogue_launch import Case, Emulator, build
 from .hopper_launch import EAGER, LATE, RANDOM
 
-_W, _C, _L, _S = PersistentInstance, SplitKInstance, SmallInstance, FallbackInstance
+_W, _C, _L, _S, _R = PersistentInstance, SplitKInstance, SmallInstance, FallbackInstance, StreamInstance
 #: the compiled ones, small tiles standing for large ones of their kind; and paths that none takes yet
 INSTANCES: list[Instance] = [
     _L("tn", 1, 2, 4, epilogue=True),
@@ -42,6 +44,8 @@ INSTANCES: list[Instance] = [
     _W("tn", 64, 16, 1, False, 3, swap_ab=True, epilogue=True),
     UnalignedInstance("tn", 64, 64, 3, epilogue=True),
     UnalignedInstance("tn", 64, 128, 3, epilogue=True),
+    _R(2, 2, 64, epilogue=True),
+    _R(4, 1, 64, dtype="bf16", epilogue=True),
 ]
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -67,6 +71,8 @@ def configs(instance: Instance) -> list[Config]:
         return [UnalignedConfig(instance, slices) for slices in (1, 2, 3, 4)]
     if isinstance(instance, SplitKInstance):
         return [SplitKConfig(instance, slices) for slices in (1, 2, 3, 4)]
+    if isinstance(instance, StreamInstance):
+        return [StreamConfig(instance, mode=Mode(pdl=pdl)) for pdl in (False, True)]
     return [PersistentConfig(instance, group) for group in (1, 3, -2)]
 
 
@@ -89,7 +95,10 @@ def test_every_path_is_right(
     instance = INSTANCES[number]
     any_alignment = isinstance(instance, FallbackInstance) and instance.alignment == 1
     any_rows = isinstance(instance, UnalignedInstance)
+    one = any_rows or isinstance(instance, StreamInstance)
     shapes = [Shape(40, 24, 200), Shape(136, 72, 264)]
+    if one:
+        shapes = [Shape(8, 24, 200), Shape(1, 23, 520), Shape(3, 51, 136)]
     if any_alignment or any_rows:
         shapes = [Shape(33, 23, 65), Shape(67, 71, 197), Shape(1, 1, 3)]
     launched, kinds = 0, set()
@@ -97,12 +106,13 @@ def test_every_path_is_right(
         if any_alignment:
             case = replace(case, shift=2 * at, gap=case.gap and case.gap - 7 + at)
         if any_rows:
-            case = replace(case, batch=1, gap=case.gap and case.gap - 7 + at)
+            case = replace(case, gap=case.gap and case.gap - 7 + at)
+        case = replace(case, batch=1) if one else case
         for index, config in enumerate(configs(instance)):
             shape = shapes[(at + index) % len(shapes)]
             if config.why_illegal(shape) is not None:
                 continue
-            everything = case.beta != 0 and (case.batch > 1 or any_rows)
+            everything = case.beta != 0 and (case.batch > 1 or one)
             # a third of the combinations, once all splits have run
             if (at + index) % 3 and launched > 8 and not everything:
                 continue
@@ -178,7 +188,7 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
 
 def test_the_instances_are_few_and_have_names_of_their_own() -> None:
     instances = registry.EPILOGUE_INSTANCES
-    assert len(instances) <= 24
+    assert len(instances) <= 30
     known = {i.name for i in (*registry.INSTANCES, *registry.OTHER_INSTANCES, *instances)}
     assert len(known) == len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) + len(instances)
     for instance in instances:
@@ -213,6 +223,10 @@ def test_what_cannot_run_says_why() -> None:
     assert "without an epilogue" in str(epilogue.why_illegal(SmallConfig(_L("tn", 1, 2, 4)), shape))
     assert "multiple of 8" in str(epilogue.why_illegal(lean, shape, Batch(2, 4, 0, 64 * 64)))
     assert "same place" in str(epilogue.why_illegal(lean, shape, Batch(2, 64 * 128, 0, 0)))
+    few, odd = StreamConfig(_R(4, 2, 256, epilogue=True)), Shape(8, 4099, 4096)
+    assert epilogue.why_illegal(few, odd) is None, "lines of C begin anywhere"
+    assert "multiple of 8" in str(epilogue.why_illegal(few, odd, lines=Lines(4096, 4100, 4099)))
+    assert "no batches" in str(epilogue.why_illegal(few, odd, Batch(2, 8 * 4096, 0, 8 * 4099)))
     assert "rows of tiles" in str(epilogue.why_illegal(lean, shape, Batch(20000, 64 * 128, 0, 64 * 64)))
     assert "too far apart" in str(epilogue.why_illegal(lean, shape, Batch(), Lines(1 << 22, 128, 64)))
     with pytest.raises(SassafrasError, match="no such activation"):

@@ -13,6 +13,7 @@ from sassafras.gemm.configs import registry
 from sassafras.gemm.configs.fallback import FallbackInstance
 from sassafras.gemm.configs.persistent import PersistentInstance
 from sassafras.gemm.configs.small import SmallInstance
+from sassafras.gemm.configs.stream import StreamInstance
 from sassafras.sass import Program
 from sassafras.sass.program import parameters
 from sassafras.validate import Validator
@@ -20,7 +21,7 @@ from sassafras.validate import Validator
 #: one of each kind (the others compile alike)
 SAMPLE = (
     "lean_nn_m1n2s4e", "staged_tn_64x64_w2x2s4a1e", "cs_tn_swapped_64x32_s8q1e",
-    "ws_tn_bf16_128x128_pp2s6b2c2x1e",
+    "ws_tn_bf16_128x128_pp2s6b2c2x1e", "st_tn_w4s2k256e", "st_tn_bf16_w8s1k256e",
 )  # fmt: skip
 
 
@@ -39,6 +40,14 @@ def test_sass(name: str, tmp_path: Path) -> None:
     products = {op for op in opcodes if "MMA" in op}
     if isinstance(instance, SmallInstance | FallbackInstance):
         assert products == {"HMMA.16816.F32"}, "FP32 accumulators only"
+    elif isinstance(instance, StreamInstance):
+        kind = ".BF16" if instance.dtype == "bf16" else ""
+        assert products == {f"HMMA.16816.F32{kind}"}
+        copies = max(n for n, op in enumerate(opcodes) if op.startswith("UBLKCP"))
+        loads = [n for n, op in enumerate(opcodes) if op.startswith("LDG")]
+        assert loads and max(loads) < copies, (
+            "bias and addend are loaded before the loop, not behind the sums"
+        )
     else:
         kind = ".BF16" if instance.dtype == "bf16" else ""
         assert products == {f"HGMMA.64x{instance.tile_n}x16.F32{kind}"}
@@ -48,7 +57,7 @@ def test_sass(name: str, tmp_path: Path) -> None:
     assert not [op for op in opcodes if op.startswith(("HADD2", "HFMA2", "HMUL2", "RED"))
                 and not op.startswith(("HADD2.F32", "HFMA2.MMA"))], "the epilogue is FP32"  # fmt: skip
     assert [op for op in opcodes if op.startswith("MUFU.EX2")]
-    first = next(n for n, op in enumerate(opcodes) if op.startswith(("LDG", "UTMALDG")))
+    first = next(n for n, op in enumerate(opcodes) if op.startswith(("LDG", "UTMALDG", "UBLKCP")))
     assert opcodes.index("ACQBULK") < first, "waits for the launch before it"
     assert "PREEXIT" in opcodes[opcodes.index("ACQBULK") :], "the next one may start only then"
     if isinstance(instance, PersistentInstance):

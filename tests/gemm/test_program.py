@@ -142,7 +142,7 @@ def test_calls_are_counted_with_what_they_ask_for(engine: Planner) -> None:
         plain._replace(bias=True, activation="gelu", addend=True): 1,
         plain._replace(layout="nn"): 1,
     }
-    assert counted.batches == 1
+    assert counted.others == 1
     sassafras.linear(x, weight)
     assert counted.calls[plain] == 4, "nothing counts afterwards"
 
@@ -218,7 +218,7 @@ def test_records_of_several_processes_are_added(tmp_path: Path) -> None:
             one.count(tuple(Problem.of(KINDS[0])))
         one.save()
         (tmp_path / f"{os.getpid()}.json").rename(tmp_path / f"{number}.json")
-    assert recorded(sorted(tmp_path.glob("*.json"))) == (Counter({KINDS[0]: 6}), {"batches": 0})
+    assert recorded(sorted(tmp_path.glob("*.json"))) == (Counter({KINDS[0]: 6}), {"others": 0})
     (tmp_path / "3.json").write_text("{")
     with pytest.raises(SassafrasError, match=r"3\.json"):
         recorded([tmp_path / "3.json"])

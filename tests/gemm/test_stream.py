@@ -10,10 +10,13 @@ import pytest
 from sassafras.core import ToolMissing
 from sassafras.gemm.build.cubins import cubin
 from sassafras.gemm.configs import names, registry, stream
+from sassafras.gemm.configs.epilogue import Lines
 from sassafras.gemm.configs.stream import StreamConfig, StreamInstance
 from sassafras.gemm.matmul.plan import why_illegal
 from sassafras.gemm.matmul.problem import Problem
 from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select import epilogue_selector
+from sassafras.gemm.select.epilogue_selector import Extra
 from sassafras.gemm.select.selector import Selector
 from sassafras.gemm.select.table import TunedTable, shipped_path
 from sassafras.sass import Program
@@ -96,6 +99,7 @@ def test_what_it_cannot_run() -> None:
     apart = Problem(0, 0, 2, 4096, 4096, 1, 4104, 4096, 4096, 1)
     assert why_illegal(config, apart) is None, "gaps between lines are told to it"
     assert why_illegal(config, apart._replace(lda=4100)), "rows begin at multiples of 16 bytes"
+    assert why_illegal(config, apart._replace(n=4099, ldc=4099)) is None, "lines of C begin anywhere"
     assert registry.with_dtype(config, "bf16") == names.parse("stream_tn_bf16_w4s2k256/c1+o")
 
 
@@ -118,3 +122,23 @@ def test_it_is_chosen_for_few_rows_of_a_large_matrix() -> None:
         assert not chosen(text).startswith("stream")
     assert not chosen("1x28672x4096", "nn").startswith("stream")
     assert stream.best(Shape(1, 4096, 4096)) and not stream.best(Shape(1, 2048, 2048))
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_with_an_epilogue_it_is_chosen_where_the_plain_product_is(dtype: str) -> None:
+    chooser = Selector(TunedTable.load(shipped_path("NVIDIA H200")))
+    kind = "_bf16" * (dtype == "bf16")
+
+    def chosen(text: str, extra: Extra, layout: str = "tn", lines: Lines | None = None) -> str:
+        shape = Shape.parse(text)
+        found, _ = epilogue_selector.choose(chooser, shape, layout, dtype, lines=lines, extra=extra)
+        return found.name if found else "torch"
+
+    for extra in (Extra(True), Extra(activation="silu"), Extra(beta=True), Extra(True, "gelu", True)):
+        assert chosen("8x28672x4096", extra) == f"stream_tn{kind}_w8s1k256e/c1"
+        assert chosen("4x6144x4096", extra) == f"stream_tn{kind}_w4s2k128e/c1"
+        assert chosen("1x4099x14336", extra) == f"stream_tn{kind}_w4s2k256e/c1"
+        for text in ("9x28672x4096", "1x2048x2048"):
+            assert not chosen(text, extra).startswith("stream")
+        assert not chosen("1x28672x4096", extra, "nn").startswith("stream")
+        assert not chosen("2x28672x4096", extra, lines=Lines(4100, 4096, 28672)).startswith("stream")

@@ -32,6 +32,8 @@ from .tools import Tool, find_all
 
 _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*)$")
 _LABEL = re.compile(r"^([^\s:]+):\s*$")
+#: liveness: read, written, both
+_MARK = re.compile(r"[v^x]")
 _SECTION = re.compile(r"^\s*//-+ (\.text\.\S+)|^\s*\.section\s+\"?(\.text\.[^\s,\"]+)\"?")
 _COLUMN_BASE = {"GPR": GPR, "PRED": PRED, "UGPR": UGPR, "UPRED": UPRED}
 _COLUMN_LIMIT = {"GPR": 255, "PRED": 7, "UGPR": 255, "UPRED": 7}
@@ -84,7 +86,7 @@ def disassemble(cubin: Cubin) -> Disassembly:
             where=f"sm_{cubin.sm}, ABI version {cubin.abi_version}",
             hint="CUDA 13's cubins need pip install nvidia-cuda-nvdisasm, CUDA 12's Triton's own",
         ) from None
-    return Disassembly(_target(output, cubin), tool, parse(output))
+    return Disassembly(_target(output, cubin), tool, dict(_parsed(output)))
 
 
 class _Refused(Exception):
@@ -208,6 +210,10 @@ def parse(output: str) -> dict[str, Listing]:
     return listings
 
 
+# searching, validating and modelling read the same text, and change nothing of what was read
+_parsed = lru_cache(maxsize=8)(parse)
+
+
 @dataclass(slots=True)
 class _Column:
     start: int
@@ -235,11 +241,12 @@ def _columns(header: list[str]) -> list[_Column]:
 
 def _row(tail: str, columns: list[_Column]) -> tuple[frozenset[int], frozenset[int]]:
     reads, writes = [], []
-    for column in columns:
-        for at, register in column.registers.items():
-            mark = tail[at] if at < len(tail) else " "
-            if mark in "vx":
-                reads.append(register)
-            if mark in "^x":
-                writes.append(register)
+    for found in _MARK.finditer(tail):
+        for column in columns:
+            if (register := column.registers.get(found.start())) is not None:
+                if found[0] != "^":
+                    reads.append(register)
+                if found[0] != "v":
+                    writes.append(register)
+                break
     return frozenset(reads), frozenset(writes)

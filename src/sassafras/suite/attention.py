@@ -186,10 +186,11 @@ causal = triton_workload(
     meta={"tails": ["1x16x4000x128"], "odd": []},
 )
 
-#: SIP's own case: its scores take 4 GiB in FP32, too much to be a case that every check of `workload` runs
+#: SIP's own case: its scores take 4 GiB in FP32, too much to be a case that every check of `workload` runs;
+#: a shorter one of the same code, for many samples
 long = triton_workload(
     attention_kernel,
-    cases=[_case(1, 4, 16384, 64, 128, 64, 8, 3)],
+    cases=[_case(1, 4, 16384, 64, 128, 64, 8, 3), _case(1, 4, 1024, 64, 128, 64, 8, 3)],
     reference=reference,
     tolerance=_TOLERANCE,
     name="attention_long",

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-
 from sassafras.core import Buffer, Case, Custom, DeviceError, Normal, Uniform
 from sassafras.core.workload import DTYPE_BYTES, Fill
 
@@ -110,10 +108,12 @@ class BufferLayout:
         return ranges
 
 
-def guard_pattern(nbytes: int) -> np.ndarray:
-    """uint8 guard bytes: position-dependent, NaN as FP32, FP16 and (upper halves) BF16."""
-    words = np.arange(-(-nbytes // 4), dtype=np.uint32)
-    return (np.uint32(0xFFFFFC01) + words % np.uint32(1023)).astype("<u4").view(np.uint8)[:nbytes]
+def guard_pattern(nbytes: int, device: str = "cpu") -> Any:
+    """Guard bytes as a uint8 torch tensor: position-dependent, NaN as FP32, FP16 and (upper halves) BF16."""
+    import torch
+
+    words = torch.arange(-1023, 0, dtype=torch.int32, device=device)  # from 0xFFFFFC01
+    return words.repeat(-(-nbytes // (4 * len(words)))).view(torch.uint8)[:nbytes]
 
 
 def view(arena: Any, segment: Segment) -> Any:
@@ -136,7 +136,7 @@ def make_image(
     """
     import torch
 
-    arena = torch.from_numpy(guard_pattern(layout.nbytes).copy()).to(device)
+    arena = guard_pattern(layout.nbytes, device)
     for index, segment in enumerate(layout.segments):
         if segment.buffer.role == "out":
             arena[segment.offset : segment.end] = poison

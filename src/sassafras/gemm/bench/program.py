@@ -65,11 +65,9 @@ class Tuned:
 
     def __str__(self) -> str:
         before, after, torchs = (1e3 * self.seconds(of) for of in ("before_us", "us", "torch_us"))
-        return (
-            f"{len(self.rows)} of {self.products} products tuned{' (modelled)' * self.modelled}: their calls take "
-            f"{after:.2f} ms, before {before:.2f} ms ({before / (after or 1.0):.3f}x), with torch {torchs:.2f} ms, "
-            "elementwise kernels around them included"
-        )
+        tuned = f"{len(self.rows)} of {self.products} products tuned{' (modelled)' * self.modelled}"
+        gain = f"{after:.2f} ms, before {before:.2f} ms ({before / (after or 1.0):.3f}x)"
+        return f"{tuned}: their calls, in context, take {gain}, with torch {torchs:.2f} ms"
 
 
 @contextmanager
@@ -149,11 +147,9 @@ def record_of(
     run(raw)
     calls, more = recorded(sorted(raw.glob("*.json")))
     if not calls:
-        batches = f"{more['batches']} batches, which are not tuned, and " * bool(more["batches"])
-        raise SassafrasError(
-            f"the program called {batches}no product of sassafras on a GPU with kernels",
-            hint="sassafras.accelerate(model)",
-        )
+        others = f"{more['others']} batches or SwiGLU pairs, which are not tuned, and " * bool(more["others"])
+        what = f"the program called {others}no product of sassafras on a GPU with kernels"
+        raise SassafrasError(what, hint="sassafras.accelerate(model)")
     write_whole(path, json.dumps({**more, "command": command, "products": to_json(calls)}, indent=1))
     shutil.rmtree(raw)
     return calls

@@ -17,11 +17,15 @@ from ..problem.shape import Shape
 from . import registry, tma_wgmma
 from .persistent import PersistentConfig, band_dividers
 from .registry import Config
+from .stream import StreamConfig
 from .tma_wgmma import LAYOUTS
 from .unaligned import UnalignedConfig
 
 #: name -> its number in `kernels/epilogue.cuh`; gelu is the exact form (erf)
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
+#: silu of the product's first half of columns, times the second; C is as wide as either. The stream kernel's
+SWIGLU = "swiglu"
+NUMBERS = {**ACTIVATIONS, SWIGLU: 5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +66,26 @@ def bits(value: float) -> int:
     return int(struct.unpack("<i", struct.pack("<f", value))[0])
 
 
-def why_illegal(config: Config, shape: Shape, batch: Batch = ALONE, lines: Lines | None = None) -> str | None:
-    """Why a configuration cannot run this; None when it can."""
+def why_illegal(
+    config: Config, shape: Shape, batch: Batch = ALONE, lines: Lines | None = None, pair: bool = False
+) -> str | None:
+    """Why a configuration cannot run this; None when it can. `pair`: `SWIGLU` is asked for."""
     if not config.instance.epilogue:
         return f"{config.instance.name} is compiled without an epilogue"
+    if pair and (not isinstance(config, StreamConfig) or shape.n % config.tile[1]):
+        return f"{config.instance.name} does not multiply {shape.n} columns with each other"
     if why := config.why_illegal(shape):
         return why
     tight = Lines.tight(shape, config.layout)
     lines = lines or tight
     if lines != tight and max(lines.a, lines.b, lines.c) >= 1 << 22:
         return "lines lie too far apart for 32-bit offsets within a tile"
-    steps = (lines.a, lines.b, lines.c, batch.a, batch.b, batch.c)
-    if isinstance(config, UnalignedConfig):
-        if batch.count > 1:
-            return "one matrix: those of a batch may begin anywhere"
-    elif not getattr(config, "any_alignment", False) and any(step % 8 for step in steps):
+    leading = (lines.a, lines.b) if getattr(config, "any_result", False) else (lines.a, lines.b, lines.c)
+    steps = (*leading, batch.a, batch.b, batch.c)
+    if isinstance(config, UnalignedConfig | StreamConfig) and batch.count > 1:
+        return "one matrix: the kernel has no batches"
+    any_line = isinstance(config, UnalignedConfig) or getattr(config, "any_alignment", False)
+    if not any_line and any(step % 8 for step in steps):
         return "a line or a matrix of the batch does not begin at a multiple of 8 elements"
     if batch.count < 1 or (batch.count > 1 and batch.c == 0):
         return f"{batch.count} results at the same place"
@@ -109,9 +118,9 @@ def launch(
     Raises:
         SassafrasError: `why_illegal`, or an unknown activation.
     """
-    if why := why_illegal(config, shape, batch, lines):
+    if why := why_illegal(config, shape, batch, lines, activation == SWIGLU):
         raise SassafrasError(why, where=f"{config.name} for {shape}")
-    if activation not in ACTIVATIONS:
+    if activation not in NUMBERS:
         known = ", ".join(str(name) for name in ACTIVATIONS)
         raise SassafrasError("no such activation", where=repr(activation), hint=f"one of {known}")
     natural = Lines.tight(shape, config.layout)
@@ -129,7 +138,7 @@ def launch(
     scalars |= {
         "alpha": bits(alpha),
         "beta": bits(beta),
-        "activation": ACTIVATIONS[activation],
+        "activation": NUMBERS[activation],
         "out_rows": shape.m,
         "out_columns": shape.n,
         "ld_addend": ld_addend,
@@ -181,24 +190,20 @@ def configurations(
     batch: Batch = ALONE,
     lines: Lines | None = None,
     aligned: bool = True,
+    pair: bool = False,
 ) -> list[Config]:
     """Configurations that can run this, without those that surely waste, if that leaves any.
 
     Args:
         aligned: all addresses are multiples of 16 bytes.
+        pair: `SWIGLU` is asked for.
     """
-    steps = lines or Lines.tight(shape, layout)
-    odd = not aligned or any(step % 8 for step in (steps.a, steps.b, steps.c, batch.a, batch.b, batch.c))
     legal = [
         config
         for config in registry.epilogue_configurations()
         if config.layout == layout
         and config.dtype == dtype
-        and (
-            getattr(config, "any_alignment", False)
-            or not odd
-            or (aligned and isinstance(config, UnalignedConfig))
-        )
-        and why_illegal(config, shape, batch, lines) is None
+        and (aligned or getattr(config, "any_alignment", False))
+        and why_illegal(config, shape, batch, lines, pair) is None
     ]
     return [config for config in legal if config.dominated(shape) is None] or legal

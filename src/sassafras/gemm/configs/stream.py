@@ -11,7 +11,7 @@ from ..problem.launch import MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
 from ..problem.shape import Shape
 from . import cost
 from .base import PLAIN, Configuration, Mode
-from .source import KernelInstance, Parameters, all_of
+from .source import EPILOGUE_PARAMETERS, KernelInstance, Parameters, all_of
 
 #: rows of B a CTA, rows of A at most
 ROWS, COLUMNS = 16, 8
@@ -28,22 +28,23 @@ class StreamInstance(KernelInstance):
         stages: of a warp's ring.
         k_chunk: k elements of a stage, a multiple of 64.
         dtype: ``fp16`` or ``bf16``.
+        epilogue: more than the product (`epilogue`), of one matrix.
     """
 
     HEADER: ClassVar[str] = "sm90_gemm_stream.cuh"
     TEMPLATE: ClassVar[str] = "Stream"
     layout: ClassVar[str] = "tn"
-    epilogue: ClassVar[bool] = False
 
     warps: int
     stages: int
     k_chunk: int
     dtype: str = "fp16"
+    epilogue: bool = False
 
     @property
     def name(self) -> str:
         """For example ``st_tn_w4s2k256``."""
-        return f"st_{self._kind}_w{self.warps}s{self.stages}k{self.k_chunk}"
+        return f"st_{self._kind}_w{self.warps}s{self.stages}k{self.k_chunk}" + "e" * self.epilogue
 
     @property
     def threads(self) -> int:
@@ -58,12 +59,13 @@ class StreamInstance(KernelInstance):
     @property
     def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
-        return (*all_of(f"*{self.dtype}", "a", "b", "c"), *all_of("i32", "m", "n", "k", "lda", "ldb", "ldc"))
+        extents = all_of("i32", "m", "n", "k", "lda", "ldb", "ldc")
+        return (*all_of(f"*{self.dtype}", "a", "b", "c"), *extents, *EPILOGUE_PARAMETERS * self.epilogue)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The template's."""
-        return self.warps, self.stages, self.k_chunk, self.dtype == "bf16"
+        return self.warps, self.stages, self.k_chunk, self.dtype == "bf16", *(True,) * self.epilogue
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -79,6 +81,11 @@ class StreamConfig(Configuration):
     def launch_name(self) -> str:
         """There is nothing to choose."""
         return "c1"
+
+    @property
+    def any_result(self) -> bool:
+        """Lines of C begin anywhere."""
+        return True
 
     @property
     def cluster(self) -> int:
@@ -132,6 +139,10 @@ _BYTES, _MANY, _RING, _ROUND, _WARP, _SMALL = 4.35e6, 3, 0.35, 1.3, 0.1, 1.2
 _RINGS = ((4, 2, 256), (8, 1, 256), (4, 2, 128), (8, 2, 128))
 INSTANCES: tuple[StreamInstance, ...] = tuple(StreamInstance(*ring) for ring in _RINGS)
 OTHER_INSTANCES: tuple[StreamInstance, ...] = tuple(StreamInstance(*ring, dtype="bf16") for ring in _RINGS)
+#: those with an epilogue (`epilogue`): what wins for some layer that has one
+EPILOGUE_INSTANCES: tuple[StreamInstance, ...] = tuple(
+    StreamInstance(*ring, dtype=dtype, epilogue=True) for dtype in ("fp16", "bf16") for ring in _RINGS[:3]
+)
 
 
 def configurations(instances: Iterable[StreamInstance] = INSTANCES) -> Iterator[StreamConfig]:

@@ -11,7 +11,7 @@
 namespace sassafras {
 
 // Numbers as in `epilogue.ACTIVATIONS`.
-enum Activation { NO_ACTIVATION, RELU, GELU, GELU_TANH, SILU };
+enum Activation { NO_ACTIVATION, RELU, GELU, GELU_TANH, SILU, SWIGLU }; // the last: the stream kernel's alone
 
 struct Epilogue {
     const u16 *bias;   // one value a column of C; null: none

@@ -9,15 +9,20 @@
 // have are not copied: their columns hold anything and are not stored. Within 32 k a lane owns 8 that follow each other, of B and
 // of A alike, so that every load from shared memory has 16 bytes; the sum over k does not depend on which k is called first.
 //
+// SwiGLU's pair (EPILOGUE, activation SWIGLU): B is the gate's weight, n / 2 rows, and up's: behind it, or with its lines at the
+// addend's address. A CTA has 8 rows of each, at the same place, and C (m, n / 2) is silu(gate) * up. n is a multiple of 16.
+//
 // Template parameters
-//   WARPS   a CTA has
-//   STAGES  of a warp's ring, each of KC k (a multiple of 64)
-//   BF16    elements are BF16, otherwise FP16
+//   WARPS     a CTA has
+//   STAGES    of a warp's ring, each of KC k (a multiple of 64)
+//   BF16      elements are BF16, otherwise FP16
+//   EPILOGUE  see epilogue.cuh; one matrix
 //
 // Launch: grid (CTAs of 16 rows of B), 32 * WARPS threads, SHARED_BYTES of dynamic shared memory. Requires m <= 8, bases aligned to
 // 16 bytes, k, lda and ldb that are multiples of 8. Any n and ldc.
 #pragma once
 #include "ptx_stream.cuh"
+#include "epilogue.cuh"
 
 namespace sassafras {
 
@@ -27,7 +32,8 @@ struct StreamProblem {
     int m, n, k, lda, ldb, ldc;
 };
 
-template <int WARPS, int STAGES, int KC, bool BF16> struct Stream {
+template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false> struct Stream {
+    using Problem = typename ProblemOf<EPILOGUE, StreamProblem>::Type;
     static constexpr int ROWS = 16, COLUMNS = 8, THREADS = 32 * WARPS;
     static_assert(KC % 64 == 0, "two rows that lanes read at once lie in different banks");
     static constexpr int PITCH = 2 * KC + 64, STAGE = (ROWS + COLUMNS) * PITCH;
@@ -35,18 +41,69 @@ template <int WARPS, int STAGES, int KC, bool BF16> struct Stream {
     static constexpr int SUMS = ROWS + 1; // floats from a column's sums to the next one's
     static_assert(4 * WARPS * COLUMNS * SUMS <= BARRIERS_AT, "sums lie where the stages were");
 
+    // Where one of a CTA's 16 rows begins, with EPILOGUE; `row`: the first of B.
+    static __device__ __forceinline__ const u16 *row_of(const Problem &p, int row, int lane) {
+        if (p.out.activation != SWIGLU) return p.b + (long long)(row + lane) * p.ldb;
+        const u16 *const up = p.out.addend ? p.out.addend : p.b + (long long)(p.n / 2) * p.ldb;
+        return (lane < 8 ? p.b : up) + (long long)(row / 2 + lane % 8) * p.ldb;
+    }
+
+    // What an element of C takes beside its sum. `at` counts the CTA's elements.
+    struct Extra {
+        float bias, more; // more: the addend; of a pair, up's bias
+    };
+    static __device__ __forceinline__ Extra extra(const Problem &p, int row, int at) {
+        const Epilogue &e = p.out;
+        const bool pair = e.activation == SWIGLU;
+        const int width = pair ? 8 : ROWS, line = at / width, column = (pair ? row / 2 : row) + at % width, half = p.n / 2;
+        const bool inside = line < p.m && column < p.n;
+        const u16 *const more = pair ? e.bias + half + column : e.addend + (long long)line * e.ld + column;
+        return {widened<BF16>(load_global_u16(e.bias + column, inside && e.bias)),
+                widened<BF16>(load_global_u16(more, inside && (pair ? e.bias != nullptr : e.beta != 0)))};
+    }
+
+    // Of the warps' sums of an element.
+    static __device__ __forceinline__ float total(int column, int r) {
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) sum += shared_floats()[(w * COLUMNS + column) * SUMS + r];
+        return sum;
+    }
+
+    static __device__ __forceinline__ void store(const Problem &p, int line, int column, float value) {
+        store_global_u16(p.c + (long long)line * p.ldc + column, BF16 ? (u16)pack_bf16(value, 0) : to_f16(value));
+    }
+
+    static __device__ __forceinline__ void finish(const Problem &p, int row, int at, const Extra &extra) {
+        const Epilogue &e = p.out;
+        if (e.activation == SWIGLU) {
+            if (at >= 8 * p.m) return;
+            const float gate = e.alpha * total(at / 8, at % 8) + extra.bias, up = e.alpha * total(at / 8, 8 + at % 8) + extra.more;
+            store(p, at / 8, row / 2 + at % 8, gated(gate, 1.0f, 0.0f) * up);
+        } else if (at < ROWS * p.m && row + at % ROWS < p.n) {
+            float value[1] = {e.alpha * total(at / ROWS, at % ROWS) + e.beta * extra.more + extra.bias};
+            activate<0, 1>(e.activation, value);
+            store(p, at / ROWS, row + at % ROWS, value[0]);
+        }
+    }
+
     // Copies a chunk's rows into a stage, by all lanes.
-    static __device__ __forceinline__ void load(const StreamProblem &p, int row, int rows, int chunk, u32 stage, u32 barrier, int lane) {
+    static __device__ __forceinline__ void load(const Problem &p, int row, int rows, int chunk, u32 stage, u32 barrier, int lane) {
         const int bytes = 2 * least(KC, p.k - chunk * KC);
         if (lane == 0) barrier_expect(barrier, bytes * (rows + p.m));
         sync_warp();
-        if (lane < rows)
-            copy_row_once(stage + lane * PITCH, p.b + (long long)(row + lane) * p.ldb + chunk * KC, bytes, barrier);
-        else if (lane >= ROWS && lane < ROWS + p.m)
+        if (lane < rows) {
+            if constexpr (EPILOGUE)
+                copy_row_once(stage + lane * PITCH, row_of(p, row, lane) + chunk * KC, bytes, barrier);
+            else
+                copy_row_once(stage + lane * PITCH, p.b + (long long)(row + lane) * p.ldb + chunk * KC, bytes, barrier);
+        } else if (lane >= ROWS && lane < ROWS + p.m)
             copy_row(stage + lane * PITCH, p.a + (long long)(lane - ROWS) * p.lda + chunk * KC, bytes, barrier);
     }
 
-    static __device__ __forceinline__ void run(const StreamProblem &p) {
+    static __device__ __forceinline__ void run_batched(const Problem &p) { run(p); } // with EPILOGUE
+
+    static __device__ __forceinline__ void run(const Problem &p) {
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane >> 2, owned = 8 * (lane & 3);
         const u32 base = shared_address(shared_floats());
         const u32 ring = base + warp * STAGES * STAGE, barriers = base + BARRIERS_AT + 8 * warp * STAGES;
@@ -61,6 +118,13 @@ template <int WARPS, int STAGES, int KC, bool BF16> struct Stream {
         for (int stage = 0; stage < STAGES; ++stage)
             if (warp + stage * WARPS < chunks)
                 load(p, row, rows, warp + stage * WARPS, ring + stage * STAGE, barriers + 8 * stage, lane);
+
+        constexpr int EACH = (ROWS * COLUMNS + THREADS - 1) / THREADS;
+        [[maybe_unused]] Extra extras[EACH];
+        if constexpr (EPILOGUE) { // while B is on its way
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) extras[i] = extra(p, row, threadIdx.x + i * THREADS);
+        }
 
         float acc[4] = {};
         int stage = 0;
@@ -100,13 +164,18 @@ template <int WARPS, int STAGES, int KC, bool BF16> struct Stream {
 #pragma unroll
         for (int i = 0; i < 4; ++i) sums[(2 * (lane & 3) + (i & 1)) * SUMS + group + 8 * (i >> 1)] = acc[i];
         sync_cta();
-        for (int at = threadIdx.x; at < ROWS * p.m; at += THREADS) {
-            const int column = at / ROWS, r = at % ROWS;
-            float sum = 0;
+        if constexpr (EPILOGUE) {
 #pragma unroll
-            for (int w = 0; w < WARPS; ++w) sum += shared_floats()[(w * COLUMNS + column) * SUMS + r];
-            if (r < rows)
-                store_global_u16(p.c + (long long)column * p.ldc + row + r, BF16 ? (u16)pack_bf16(sum, 0) : to_f16(sum));
+            for (int i = 0; i < EACH; ++i) finish(p, row, threadIdx.x + i * THREADS, extras[i]);
+        } else {
+            for (int at = threadIdx.x; at < ROWS * p.m; at += THREADS) {
+                const int column = at / ROWS, r = at % ROWS;
+                float sum = 0;
+#pragma unroll
+                for (int w = 0; w < WARPS; ++w) sum += shared_floats()[(w * COLUMNS + column) * SUMS + r];
+                if (r < rows)
+                    store_global_u16(p.c + (long long)column * p.ldc + row + r, BF16 ? (u16)pack_bf16(sum, 0) : to_f16(sum));
+            }
         }
     }
 };

@@ -16,7 +16,7 @@ try:  # this module is loaded by the first use of sassafras.matmul; dynamo needs
 except ImportError as error:
     raise ToolMissing("sassafras.matmul needs torch", hint="pip install torch") from error
 
-from ..configs.epilogue import ACTIVATIONS
+from ..configs.epilogue import ACTIVATIONS, NUMBERS
 from . import plain_tensors
 from .composed import activated, asks_more, check, composed, fits, wants_grad
 from .cublaslt import LtMember
@@ -254,7 +254,7 @@ def _served(a: Any, b: Any, out: Any, bias: Any, activation: str | None, *more: 
     engine = _engine
     if engine is None:
         return NotImplemented
-    call = (a, b, out, bias, ACTIVATIONS[activation], *more)
+    call = (a, b, out, bias, NUMBERS[activation], *more)
     if _recorder is not None:
         _recorder.count(engine.launcher.key(*call))
     result = engine.launcher.raw(*call)

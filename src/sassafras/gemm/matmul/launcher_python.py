@@ -190,7 +190,7 @@ class PythonLauncher:
             return self._by_torch(asked)
         if out is not None and not self._torch.admit(out):  # raises its version: only where we write it
             return self._by_torch(asked)
-        c = a.new_empty((*found.leading, a.shape[-2], problem.n)) if out is None else out
+        c = a.new_empty((*found.leading, a.shape[-2], problem.ldc)) if out is None else out
         code = kernel.launch(self._torch, problem.device, found.values(asked, c.data_ptr()), stream)
         if code == 0:
             self._count("ours")

@@ -9,8 +9,8 @@ from typing import Any
 
 from sassafras.core import SassafrasError
 
-from ..configs.epilogue import ACTIVATIONS
-from . import api, plain_tensors
+from ..configs.epilogue import ACTIVATIONS, NUMBERS, SWIGLU
+from . import api, plain_tensors, swiglu
 from .api import torch
 from .composed import activated, composed
 from .torch_op import Linear
@@ -22,6 +22,8 @@ _functional = torch.nn.functional
 def linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None, residual: Any = None) -> Any:
     """activation(x @ weight^T + residual + bias), as `torch.nn.functional.linear`: shapes, errors, gradients.
 
+    ``swiglu``: silu(x @ gate^T) * (x @ up^T); the weight's first n rows are the gate's, the next up's.
+
     Where a kernel of ours serves, everything is FP32 until one rounding at the end, and the residual is read
     where it lies. Where torch serves, it is torch.nn.functional.linear, then the residual's sum and the
     activation, each rounding to the type. Types, devices, layouts, autograd, autocast, torch.compile and CUDA
@@ -29,14 +31,15 @@ def linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None,
 
     Args:
         x: (..., k).
-        weight: (n, k).
-        bias: (n).
-        activation: ``relu``, ``gelu`` (exact), ``gelu_tanh`` or ``silu``.
+        weight: (n, k); (2n, k) with ``swiglu``.
+        bias: as many as the weight has rows.
+        activation: ``relu``, ``gelu`` (exact), ``gelu_tanh``, ``silu`` or ``swiglu``.
         residual: (..., n), added to the product, before the activation; not written.
 
     Raises:
         RuntimeError: what torch.nn.functional.linear raises.
-        SassafrasError: an unknown activation, a residual of another shape than the result.
+        SassafrasError: an unknown activation, a residual of another shape than the result or with ``swiglu``,
+            whose weight has an odd number of rows.
     """
     if _is_compiling() or activation not in ACTIVATIONS:
         return _general(x, weight, bias, activation, residual)
@@ -59,8 +62,12 @@ _KEPT = {None: "none", "relu": "relu"}
 
 def _general(x: Any, weight: Any, bias: Any, activation: str | None, residual: Any) -> Any:
     """Any call that the launcher did not take."""
+    if activation == SWIGLU and isinstance(weight, torch.Tensor):
+        swiglu.check(weight, residual)
+        result = None if _is_compiling() else swiglu.one_launch(x, weight, bias)
+        return result if isinstance(result, torch.Tensor) else swiglu.gated(linear(x, weight, bias))
     if activation not in ACTIVATIONS:
-        known = ", ".join(str(name) for name in ACTIVATIONS)
+        known = ", ".join(str(name) for name in NUMBERS)
         raise SassafrasError(
             f"no activation {activation!r}", where="sassafras.linear", hint=f"one of {known}"
         )

@@ -60,7 +60,7 @@ def why_illegal(config: Config, problem: Problem) -> str | None:
         return f"it multiplies {config.dtype}"
     any_alignment = bool(getattr(config, "any_alignment", False))
     if config.instance.epilogue or not problem.plain:
-        why = epilogue.why_illegal(config, problem.shape, problem.batch, problem.lines)
+        why = epilogue.why_illegal(config, problem.shape, problem.batch, problem.lines, problem.pair)
     else:
         why = config.why_illegal(problem.shape) or _why_no_gaps(config, problem, any_alignment)
     if why is None and not problem.aligned and not any_alignment:
@@ -73,10 +73,10 @@ def _why_no_gaps(config: Config, problem: Problem, any_alignment: bool) -> str |
     lines = problem.lines
     if lines == problem.tight:
         return None
-    leading = lines.a, lines.b, lines.c
+    leading = (lines.a, lines.b) if getattr(config, "any_result", False) else (lines.a, lines.b, lines.c)
     if not any_alignment and not getattr(config, "any_line", False) and any(ld % 8 for ld in leading):
         return "a leading dimension is not a multiple of 8"
-    if max(leading) >= _FAR:
+    if max(lines.a, lines.b, lines.c) >= _FAR:
         return "lines lie too far apart for 32-bit offsets within a tile"
     try:
         plan(config, problem)
@@ -90,7 +90,7 @@ def first_legal(problem: Problem) -> Config | None:
     if problem.plain:
         every = chain(registry.configurations(), registry.other_configurations())
         return next((config for config in every if why_illegal(config, problem) is None), None)
-    return next(iter(epilogue.configurations(*epilogue_problem(problem))), None)
+    return next(iter(epilogue.configurations(*epilogue_problem(problem), problem.pair)), None)
 
 
 def epilogue_problem(problem: Problem) -> tuple[Shape, str, str, Batch, Lines, bool]:

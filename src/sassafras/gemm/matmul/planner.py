@@ -20,7 +20,7 @@ from sassafras.core import DeviceError, SassafrasError
 from ..build import launcher as build
 from ..build.cubins import ARCH, cached_path, cubin, default_cache
 from ..configs.backward import PART
-from ..configs.epilogue import ACTIVATIONS
+from ..configs.epilogue import NUMBERS, SWIGLU
 from ..configs.registry import Config, Instance
 from ..problem.launch import SHARED_LIMIT
 from ..select import table as tables
@@ -242,8 +242,9 @@ class Planner:
         Raises:
             SassafrasError: the tensors are no problem of ours, or the configuration cannot run them.
         """
-        into = out if addend is None else None  # the launcher's own calls have but one of them
-        asked = MatmulCall(a, b, into, bias, ACTIVATIONS[activation], alpha, beta, addend)
+        # the launcher's own calls have but one of them, or other halves of a pair
+        into = out if addend is None or activation == SWIGLU else None
+        asked = MatmulCall(a, b, into, bias, NUMBERS[activation], alpha, beta, addend)
         plain = all(map(self.torch.plain, asked.tensors))
         found = read(asked, self.torch.device_type) if plain else None
         why = "no kernel takes such tensors" if found is None else why_illegal(config, found.problem)
@@ -251,7 +252,7 @@ class Planner:
             raise SassafrasError(why or "", where=config.name)
         codes = [cubin(instance, self.cache) for instance in config.instances]
         kernel = KernelLauncher(self.driver, *self._bound(found.problem, config, codes))
-        c = a.new_empty((*found.leading, a.shape[-2], b.shape[-1])) if out is None else out
+        c = a.new_empty((*found.leading, a.shape[-2], found.problem.ldc)) if out is None else out
         values, device = found.values(asked, c.data_ptr()), found.problem.device
 
         def call(kept: Any = asked) -> Any:  # whose memory is read as long as the call may be made

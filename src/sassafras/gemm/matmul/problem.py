@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
-from ..configs.epilogue import ACTIVATIONS, Batch, Lines, bits
+from ..configs.epilogue import NUMBERS, SWIGLU, Batch, Lines, bits
 from ..problem.shape import Product, Shape
 
 #: names of the bits in `Problem.transposed`, as cuBLAS would say it: B first, then A
@@ -18,10 +18,10 @@ BIAS, BETA, ALPHA, _ACTIVATION = 1, 2, 4, 3
 
 
 class MatmulCall(NamedTuple):
-    """activation(alpha * a @ b + beta * addend + bias), with the activation's number in `ACTIVATIONS`.
+    """activation(alpha * a @ b + beta * addend + bias), with the activation's number in `NUMBERS`.
 
     Attributes:
-        addend: None: `out`.
+        addend: None: `out`. Of `SWIGLU`: up's matrix, lying as `b`, which is the gate's alone.
         weight: what `b` is the transpose of, where torch.nn.functional.linear would serve the call.
     """
 
@@ -59,7 +59,7 @@ class Problem(NamedTuple):
     Attributes:
         device: CUDA ordinal (0 for host memory, in tests).
         dtype: 0 FP16, 1 BF16 (`DTYPES`).
-        m, n, k: extents of each product.
+        m, n, k: extents of each product; of `SWIGLU`, n counts the columns of both.
         transposed: bit 0: B is stored n x k; bit 1: A is stored k x m (`LAYOUTS`).
         lda, ldb, ldc: elements from line to line; the line's length where there is one line only.
         aligned: 1 when all addresses are multiples of 16 bytes.
@@ -96,8 +96,8 @@ class Problem(NamedTuple):
 
     @property
     def product(self) -> Product | None:
-        """What a program asks for, wherever the operands lie; None for a batch."""
-        if self.matrices > 1:
+        """What a program asks for, wherever the operands lie; None for a batch, and a pair."""
+        if self.matrices > 1 or self.pair:
             return None
         extra = self.extra
         kinds = self.layout, DTYPES[self.dtype], bool(extra & BIAS), self.activation
@@ -108,7 +108,7 @@ class Problem(NamedTuple):
         """The problem of a product whose operands are aligned and without gaps, on the first device."""
         (m, n, k), lines = astuple(product.shape), Lines.tight(product.shape, product.layout)
         extra = BIAS * product.bias | BETA * product.addend | ALPHA * product.scaled
-        extra |= ACTIVATIONS[product.activation] << _ACTIVATION
+        extra |= NUMBERS[product.activation] << _ACTIVATION
         kinds = DTYPES.index(product.dtype), LAYOUTS.index(product.layout)
         return cls(0, kinds[0], m, n, k, kinds[1], lines.a, lines.b, lines.c, 1, extra=extra)
 
@@ -135,7 +135,12 @@ class Problem(NamedTuple):
     @property
     def activation(self) -> str | None:
         """Its name."""
-        return tuple(ACTIVATIONS)[self.extra >> _ACTIVATION]
+        return tuple(NUMBERS)[self.extra >> _ACTIVATION]
+
+    @property
+    def pair(self) -> bool:
+        """Whether halves of the product are multiplied with each other."""
+        return self.activation == SWIGLU
 
 
 class ReadCall(NamedTuple):
@@ -223,7 +228,7 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
 
     None: another device or type, extents that do not fit or are zero, strides that neither rows nor columns
     (with an epilogue or in batches: rows alone) at equal distances explain, an `out` of another shape or
-    overlapping an input, an addend that does not lie as a fresh C.
+    overlapping an input, an addend that does not lie as a fresh C; with `SWIGLU` more than `MatmulCall` says.
     """
     import torch
 
@@ -238,6 +243,14 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
         if tensor is not None and (tensor.device != device or tensor.dtype != dtype):
             return None
     (*lead_a, m, k), (*lead_b, inner, n) = a.shape, b.shape
+    pair, width = asked.activation == NUMBERS[SWIGLU], n  # columns of C
+    if pair:
+        n = n if addend is None else 2 * n
+        width = n // 2
+        if n % 2 or lead_b or (addend is not None and bias is not None):
+            return None
+        if addend is not None and (addend.shape != b.shape or addend.stride() != b.stride()):
+            return None
     leading = broadcast(lead_a, lead_b) if lead_b else tuple(lead_a)
     if inner != k or leading is None or len(leading) > 6:
         return None
@@ -246,18 +259,17 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
         return None
     if bias is not None and (bias.shape != (n,) or (n > 1 and bias.stride(0) != 1)):
         return None
-    if out is not None and out.shape != (*leading, m, n):
+    if out is not None and out.shape != (*leading, m, width):
         return None
-    if addend is not None and (out is not None or addend.shape != (*leading, m, n)):
-        return None
-    if addend is not None and not addend.is_contiguous():
+    lies_as_c = pair or addend is None or (addend.shape == (*leading, m, n) and addend.is_contiguous())
+    if not lies_as_c or (addend is not None and out is not None and not pair):
         return None
     (*far_a, line_a, column_a), (*far_b, line_b, column_b) = a.stride(), b.stride()
-    *far_c, line_c, column_c = (n, 1) if out is None else out.stride()
+    *far_c, line_c, column_c = (width, 1) if out is None else out.stride()
     step_a = step_b = step_c = 0
     if count > 1:
         found_a, found_b = stride_of(lead_a, far_a, leading), stride_of(lead_b, far_b, leading)
-        found_c = m * n if out is None else stride_of(leading, far_c, leading)
+        found_c = m * width if out is None else stride_of(leading, far_c, leading)
         if found_a is None or found_b is None or not found_c:  # 0: an expanded out
             return None
         step_a, step_b, step_c = found_a, found_b, found_c
@@ -265,7 +277,7 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
             line_a, line_c = (step_a, step_c) if m == 1 else (line_a, line_c)
             m, count, step_a, step_c = m * count, 1, 0, 0  # one product of more rows
     left, right = lies(m, k, line_a, column_a), lies(k, n, line_b, column_b)
-    result = (False, n) if out is None else lies(m, n, line_c, column_c)
+    result = (False, width) if out is None else lies(m, width, line_c, column_c)
     if left is None or right is None or result is None:
         return None
     extra = asked.extra
@@ -274,11 +286,12 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
     at_a, at_b, at_bias = a.data_ptr(), b.data_ptr(), 0 if bias is None else bias.data_ptr()
     at_c, at_addend = 0 if out is None else out.data_ptr(), 0 if addend is None else addend.data_ptr()
     if out is not None:
-        more, one = count - 1, _span(m, n, *result)
+        more, one = count - 1, _span(m, width, *result)
         taken = [
             (at_a, more * step_a + _span(m, k, *left)),
             (at_b, more * step_b + _span(k, n, *right)),
             (at_bias, n if bias is not None else 0),
+            (at_addend, _span(k, width, *right) if pair and addend is not None else 0),
         ]
         end = at_c + 2 * (more * step_c + one)
         if any(at < end and at_c < at + 2 * elements for at, elements in taken) or (more and step_c < one):

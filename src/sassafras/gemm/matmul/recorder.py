@@ -32,11 +32,11 @@ class Recorder:
 
     Attributes:
         calls: product -> calls.
-        batches: calls of batches, which are not told apart.
+        others: calls of batches, and of SwiGLU's pairs, which are not told apart.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder, self.batches = folder, 0
+        self.folder, self.others = folder, 0
         self.calls: Counter[Product] = Counter()
         self._captured: Counter[Product] | None = None
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class Recorder:
         product = Problem(*key).product
         with self._lock:
             if product is None:
-                self.batches += 1
+                self.others += 1
                 return
             self.calls[product] += 1
             if self._captured is not None:
@@ -67,7 +67,7 @@ class Recorder:
         if self.folder is None:
             return
         with self._lock:
-            found = {"products": to_json(self.calls), "batches": self.batches}
+            found = {"products": to_json(self.calls), "others": self.others}
             write_whole(self.folder / f"{os.getpid()}.json", json.dumps(found))
 
     def watch_graphs(self, graph: Any) -> None:
@@ -129,18 +129,18 @@ def to_json(calls: Counter[Product]) -> list[dict[str, Any]]:
 
 
 def recorded(paths: Iterable[Path]) -> tuple[Counter[Product], dict[str, Any]]:
-    """What these files hold together: calls, and their further fields, batches added up.
+    """What these files hold together: calls, and their further fields, `others` added up.
 
     Raises:
         SassafrasError: a file is damaged.
     """
-    calls, more = Counter[Product](), {"batches": 0}
+    calls, more = Counter[Product](), {"others": 0}
     for path in paths:
         try:
             found = json.loads(path.read_text())
             for one in found.pop("products"):
                 calls[Product.from_json(one)] += int(one["calls"])
-            more = {**found, "batches": more["batches"] + int(found["batches"])}
+            more = {**found, "others": more["others"] + int(found["others"])}
         except (OSError, ValueError, LookupError, TypeError, AttributeError, SassafrasError) as error:
             raise SassafrasError(f"not a record of products: {error}", where=str(path)) from error
     return calls, more

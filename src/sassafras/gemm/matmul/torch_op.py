@@ -1,4 +1,5 @@
 """``torch.ops.sassafras.mm`` and ``.fused``: the operators that torch.compile, autograd and tracers see.
+(``.swiglu``: `swiglu`.)
 
 ``mm(a, b)`` is the product of two matrices. ``fused(a, b, bias, activation, alpha, residual)`` is
 activation(alpha * a @ b + residual + bias) with a: (..., m, k), b: (..., k, n), leading extents as
@@ -25,19 +26,27 @@ _SCHEMAS = {
     "mm": "(Tensor a, Tensor b) -> Tensor",
     "fused": "(Tensor a, Tensor b, Tensor? bias, str activation, float alpha, Tensor? residual=None)"
     " -> Tensor",
+    "swiglu": "(Tensor a, Tensor b, Tensor? other=None, Tensor? bias=None) -> Tensor",
 }
 _KEPT: list[Any] = []  # registrations last as long as these objects
+#: called once each, when a product is traced and Inductor is there
+ON_INDUCTOR: list[Callable[[], None]] = []
 
 
 def register(
-    name: str, run: Callable[..., Any], composed: Callable[..., Any], into: Callable[..., None]
+    name: str,
+    run: Callable[..., Any],
+    composed: Callable[..., Any],
+    into: Callable[..., None],
+    fake: Callable[..., Any] | None = None,
 ) -> Any:
     """Define an operator of `_SCHEMAS` once in this process; returns it.
 
     Args:
         run: its arguments -> C, fresh and contiguous; never NotImplemented.
         composed: the same out of torch's operators, which carry tangents.
-        into: a, b, bias if there is one, out=C: what Inductor's programs call.
+        into: a, b, one more tensor if there is one, out=C: what Inductor's programs call.
+        fake: its result's extents; `composed` has the gradients, then.
     """
     library = torch.library.Library("sassafras", "FRAGMENT")
     # Inductor must hand us the strides that the user gave: they are the layout
@@ -45,18 +54,21 @@ def register(
     known = tuple(getattr(torch.Tag, tag) for tag in tags if hasattr(torch.Tag, tag))
     library.define(name + _SCHEMAS[name], tags=known)
     library.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"sassafras::{name}", _matrices if name == "mm" else _fake, lib=library)
+    shaped = fake or (_matrices if name == "mm" else _fake)
+    torch.library.register_fake(f"sassafras::{name}", shaped, lib=library)
     packet = getattr(torch.ops.sassafras, name)
     packet.into = into
-    _differentiable(library, packet.default, composed)
+    ON_INDUCTOR.append(lambda: _lower(packet))
+    _differentiable(library, packet.default, composed, formula=fake is None)
     torch.library.register_vmap(f"sassafras::{name}", _vmap_of(composed), lib=library)
-    _count_flop(packet)
+    _count_flop(packet, 2 if fake is None else 4)
     _KEPT.append(library)
     return packet.default
 
 
-def _differentiable(library: Any, operator: Any, composed: Callable[..., Any]) -> None:
-    """Give an operator the autograd formula (`torch.library.register_autograd` knows no forward mode)."""
+def _differentiable(library: Any, operator: Any, composed: Callable[..., Any], formula: bool) -> None:
+    """Give an operator the autograd formula (`torch.library.register_autograd` knows no forward mode), or let
+    `composed` record its own."""
 
     def below(keyset: Any, *inputs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
@@ -79,7 +91,7 @@ def _differentiable(library: Any, operator: Any, composed: Callable[..., Any]) -
         if not _operators_serve() or any(map(plain_tensors.tangent, tensors)):
             return composed(*inputs)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            return Recorded.apply(keyset, *inputs)
+            return Recorded.apply(keyset, *inputs) if formula else composed(*inputs)
         return below(keyset, *inputs)
 
     Recorded.__name__ = f"Sassafras_{operator._opname}"
@@ -117,8 +129,8 @@ def _matrices(a: Any, b: Any) -> Any:
 
 
 def _fake(a: Any, b: Any, *more: Any) -> Any:
-    if not _lowered and "torch._inductor.lowering" in sys.modules:
-        _lower()
+    while ON_INDUCTOR and "torch._inductor.lowering" in sys.modules:
+        ON_INDUCTOR.pop(0)()
     torch._check(a.dim() >= 2 and b.dim() >= 2, lambda: "sassafras::fused takes matrices and batches of them")
     torch._check(
         a.shape[-1] == b.shape[-2], lambda: f"extents do not fit: {tuple(a.shape)} and {tuple(b.shape)}"
@@ -128,10 +140,7 @@ def _fake(a: Any, b: Any, *more: Any) -> Any:
     return a.new_empty((*leading, a.shape[-2], b.shape[-1]))
 
 
-_lowered: list[Any] = []
-
-
-def _lower() -> None:
+def _lower(packet: Any) -> None:
     """Let Inductor's programs call `into` with a C of their memory plan: the dispatcher would cost more.
 
     Calls with an activation, a residual or a factor go through the dispatcher.
@@ -139,28 +148,25 @@ def _lower() -> None:
     from torch._inductor import ir, lowering
     from torch._inductor.virtualized import V
 
-    def rule(name: str) -> None:
-        operator = getattr(torch.ops.sassafras, name).default
-        dispatched = lowering.fallback_handler(operator, add_to_fallback_set=False)
+    operator = packet.default
+    dispatched = lowering.fallback_handler(operator, add_to_fallback_set=False)
+    none: tuple[list[Any], ...] = ([], ["none", 1.0], ["none", 1.0, None])
 
-        def lowered(a: Any, b: Any, *more: Any, **named: Any) -> Any:
-            node = V.graph.current_node
-            bias, *rest = (*more, *named.values()) or (None,)
-            lines, ranks = node.args[0].meta["val"], (len(a.get_size()), len(b.get_size()))
-            plain = rest in ([], ["none", 1.0], ["none", 1.0, None]) and ranks[1] == 2
-            if not plain or not (ranks[0] == 2 or lines.is_contiguous()) or V.graph.cpp_wrapper:
-                return dispatched(a, b, *more, **named)
-            inputs = [ir.ExternKernel.realize_input(t) for t in (a, b, bias) if t is not None]
-            layout = ir.FallbackKernel.tensor_to_layout(node.meta["val"])
-            called = f"torch.ops.sassafras.{name}.into"
-            return ir.TensorBox.create(ir.ExternKernelOut(layout, inputs, python_kernel_name=called))
+    def lowered(a: Any, b: Any, *more: Any, **named: Any) -> Any:
+        node, (third, *rest) = V.graph.current_node, (*more, *named.values()) or (None,)
+        if operator._opname == "swiglu" and third is None and rest:
+            third, *rest = rest
+        lines, ranks = node.args[0].meta["val"], (len(a.get_size()), len(b.get_size()))
+        plain = (rest in none or rest == [None]) and ranks[1] == 2
+        if not plain or not (ranks[0] == 2 or lines.is_contiguous()) or V.graph.cpp_wrapper:
+            return dispatched(a, b, *more, **named)
+        inputs = [ir.ExternKernel.realize_input(t) for t in (a, b, third) if t is not None]
+        layout = ir.FallbackKernel.tensor_to_layout(node.meta["val"])
+        called = f"torch.ops.sassafras.{operator._opname}.into"
+        return ir.TensorBox.create(ir.ExternKernelOut(layout, inputs, python_kernel_name=called))
 
-        lowering.add_needs_realized_inputs(operator)
-        lowering.register_lowering(operator, type_promotion_kind=None)(lowered)
-        _lowered.append(lowered)
-
-    for name in _SCHEMAS:
-        rule(name)
+    lowering.add_needs_realized_inputs(operator)
+    lowering.register_lowering(operator, type_promotion_kind=None)(lowered)
 
 
 # -- the autograd formula -------------------------------------------------------------------------------
@@ -273,14 +279,14 @@ def _vmap_of(composed: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-def _count_flop(packet: Any) -> None:
+def _count_flop(packet: Any, each: int) -> None:
     try:
         from torch.utils.flop_counter import register_flop_formula
     except ImportError:
         return
 
     def flop(a: Any, b: Any, *args: Any, out_shape: Any = None, **keywords: Any) -> int:
-        total = 2 * int(a[-1])
+        total = each * int(a[-1])
         for extent in out_shape:
             total *= int(extent)
         return total

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..configs import epilogue, registry
+from ..configs import epilogue, registry, stream
 from ..configs.epilogue import ALONE, Batch, Lines
 from ..configs.registry import Config
+from ..configs.stream import StreamConfig
 from ..problem.launch import ceil_div
 from ..problem.shape import Shape
 from .selector import Selector
@@ -71,11 +72,20 @@ def choose(
 ) -> tuple[Config | None, str]:
     """(configuration or None for torch, why)."""
     extra = extra or Extra()
-    found = epilogue.configurations(shape, layout, dtype, batch, lines, aligned)
+    pair = extra.activation == epilogue.SWIGLU
+    found = epilogue.configurations(shape, layout, dtype, batch, lines, aligned, pair)
     if not found:
         return None, "no kernel with an epilogue can run it"
+    named = {config.stem: config for config in found}
+    if batch.count == 1 and layout == "tn" and stream.best(shape):
+        config, why = _as_plain(chooser, shape, layout, dtype, named)
+        if isinstance(config, StreamConfig):
+            return config, why
+    if pair:
+        return None, "torch multiplies halves of a product that the stream kernel does not serve"
     if batch.count == 1 and extra == Extra(bias=True):
-        return _with_bias(chooser, shape, layout, dtype, {config.stem: config for config in found})
+        config, why = _as_plain(chooser, shape, layout, dtype, named)
+        return config, why if config else f"torch adds a bias in its product: {why}"
     together = Shape(shape.m * batch.count, shape.n, shape.k)
     row = chooser.nearest(together, layout)
     if row is None:
@@ -100,18 +110,18 @@ def choose(
     return best, f"predicted at {speedup:.2f} of torch's speed (not measured)"
 
 
-def _with_bias(
+def _as_plain(
     chooser: Selector, shape: Shape, layout: str, dtype: str, found: dict[str, Config]
 ) -> tuple[Config | None, str]:
-    """A bias alone costs torch nothing, which has it in its product: ours serves where the plain product's
-    choice is a kernel of ours that is compiled with an epilogue, too. (The estimate from the nearest tuned
-    shape chose kernels of 0.8 to 0.97 of torch's speed for layers of models.)"""
+    """The plain product's choice, if it is a kernel of ours that is compiled with an epilogue, too.
+
+    The stream kernel's time is that of reading B, whatever is asked for beside the product. A bias alone
+    costs torch nothing, which has it in its product. (There the estimate from the nearest tuned shape chose
+    kernels of 0.8 to 0.97 of torch's speed for layers of models.)"""
 
     def twin(config: Config) -> Config | None:
         same = registry.with_dtype(config, dtype, epilogue=True)
         return None if same is None or same.stem not in found else same
 
     choice = chooser.choose(shape, layout, lambda config: True, twin)
-    if choice.config is None:
-        return None, f"torch adds a bias in its product: {choice.why}"
     return choice.config, choice.why

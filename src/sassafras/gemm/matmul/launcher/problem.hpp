@@ -31,10 +31,12 @@ struct ExchangeApi {
 };
 constexpr uint8_t kFloat = 2, kBfloat = 4;
 constexpr uint8_t kBiasAlone = 1; // Key::extra of a product with a bias
+constexpr long kSwiglu = 5;       // problem.py's SWIGLU
 
 // --- what a call looks like ------------------------------------------------------------------------------------
 
-// activation(alpha * a @ b + beta * addend + bias), as Python calls it. Without an addend of its own, `out` is one.
+// activation(alpha * a @ b + beta * addend + bias), as Python calls it. Without an addend of its own, `out` is one. SwiGLU's
+// addend is up's weight, if `b` is the gate's alone; C has half as many columns as they have together.
 struct Arguments {
     PyObject *a, *b, *out = nullptr, *bias = nullptr, *addend = nullptr;
     bool linear = false; // b is given as its transpose, torch.nn.functional.linear's weight
@@ -156,19 +158,28 @@ bool alike(const DLTensor &t, const DLTensor &a) {
 // What is asked for; false: nothing that a plan can serve.
 bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call &call) {
     DLTensor a, b, c, v;
+    call.addend = nullptr;
     if (!view(api, asked.a, a) || !view(api, asked.b, b)) return false;
     if (a.device.type != device_type || !alike(b, a)) return false;
     if (a.dtype.bits != 16 || a.dtype.lanes != 1 || (a.dtype.code != kFloat && a.dtype.code != kBfloat))
         return false;
     if (a.ndim < 2 || a.ndim > 8 || b.ndim < 2 || b.ndim > 8 || (asked.linear && b.ndim != 2)) return false;
+    const bool pair = asked.activation == kSwiglu;
+    if (pair && (b.ndim != 2 || (asked.addend && asked.bias))) return false;
+    if (pair && asked.addend) {
+        if (!view(api, asked.addend, v) || !alike(v, a) || v.ndim != 2) return false;
+        for (int d = 0; d < 2; ++d)
+            if (v.shape[d] != b.shape[d] || v.strides[d] != b.strides[d]) return false;
+        call.addend = address(v);
+    }
     int64_t turned[4] = {b.shape[1], b.shape[0], b.strides[1], b.strides[0]};
     if (asked.linear) b.shape = turned, b.strides = turned + 2;
     const int64_t *tail_a = a.shape + a.ndim - 2, *tail_b = b.shape + b.ndim - 2;
     int64_t m = tail_a[0];
-    const int64_t k = tail_a[1], n = tail_b[1];
-    if (tail_b[0] != k || m < 1 || n < 1 || k < 1) return false;
+    const int64_t k = tail_a[1], n = pair && asked.addend ? 2 * tail_b[1] : tail_b[1], width = pair ? n / 2 : n;
+    if (tail_b[0] != k || m < 1 || n < 1 || k < 1 || (pair && n % 2)) return false;
     call.ndim = (a.ndim > b.ndim ? a.ndim : b.ndim) - 2, call.matrices = call.ndim == 0;
-    call.rows = m, call.columns = n;
+    call.rows = m, call.columns = width;
     int64_t matrices = 1;
     for (int d = 0; d < call.ndim; ++d) {
         const int at_a = d - (call.ndim - (a.ndim - 2)), at_b = d - (call.ndim - (b.ndim - 2));
@@ -178,11 +189,11 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
         matrices *= call.leading[d];
     }
     if (matrices < 1) return false;
-    call.a = address(a), call.b = address(b), call.c = call.bias = call.addend = nullptr;
-    int64_t line_a = a.strides[a.ndim - 2], line_c = n, column_c = 1; // a fresh C's
+    call.a = address(a), call.b = address(b), call.c = call.bias = nullptr;
+    int64_t line_a = a.strides[a.ndim - 2], line_c = width, column_c = 1; // a fresh C's
     if (asked.out) {
         if (!view(api, asked.out, c) || !alike(c, a) || c.ndim != call.ndim + 2 ||
-            c.shape[c.ndim - 1] != n || c.shape[c.ndim - 2] != m)
+            c.shape[c.ndim - 1] != width || c.shape[c.ndim - 2] != m)
             return false;
         for (int d = 0; d < call.ndim; ++d)
             if (c.shape[d] != call.leading[d]) return false;
@@ -195,7 +206,7 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
             return false;
         call.bias = address(v);
     }
-    if (asked.addend) { // without gaps, as a fresh C
+    if (asked.addend && !pair) { // without gaps, as a fresh C
         if (asked.out || !view(api, asked.addend, v) || !alike(v, a) || v.ndim != call.ndim + 2) return false;
         int64_t step = 1;
         for (int d = v.ndim - 1; d >= 0; --d) {
@@ -207,7 +218,7 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
     }
     int64_t step_a = 0, step_b = 0, step_c = 0;
     if (matrices > 1) {
-        step_c = m * n;
+        step_c = m * width;
         if (!stride_of(a, call, step_a) || !stride_of(b, call, step_b) || (asked.out && !stride_of(c, call, step_c)))
             return false;
         if (!step_c) return false; // an expanded out
@@ -221,17 +232,18 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
     Key &key = call.key;
     key.extra = asked.extra();
     bool a_transposed, b_transposed, c_transposed = false;
-    key.ldc = n;
+    key.ldc = width;
     if (!lies(m, k, line_a, a.strides[a.ndim - 1], a_transposed, key.lda) ||
         !lies(k, n, b.strides[b.ndim - 2], b.strides[b.ndim - 1], b_transposed, key.ldb) ||
-        (asked.out && !lies(m, n, line_c, column_c, c_transposed, key.ldc)))
+        (asked.out && !lies(m, width, line_c, column_c, c_transposed, key.ldc)))
         return false;
     if ((matrices > 1 || key.extra) && (a_transposed || c_transposed)) return false;
     if (asked.out) {
-        const int64_t more = matrices - 1, one = extent(m, n, c_transposed, key.ldc), size = more * step_c + one;
+        const int64_t more = matrices - 1, one = extent(m, width, c_transposed, key.ldc), size = more * step_c + one;
         if (overlap(call.c, size, call.a, more * step_a + extent(m, k, a_transposed, key.lda)) ||
             overlap(call.c, size, call.b, more * step_b + extent(k, n, b_transposed, key.ldb)) ||
-            (asked.bias && overlap(call.c, size, call.bias, n)) || (more && step_c < one))
+            (asked.bias && overlap(call.c, size, call.bias, n)) ||
+            (pair && asked.addend && overlap(call.c, size, call.addend, extent(k, width, b_transposed, key.ldb))) || (more && step_c < one))
             return false;
     }
     key.m = m, key.n = n, key.k = k, key.matrices = matrices;
