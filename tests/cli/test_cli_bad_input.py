@@ -56,7 +56,10 @@ def said(words: list[str]) -> str:
         (["tune"], ["nothing to tune is named", "tune captured, -- python program.py"]),
         (["tune", "folder", "--products", "64x64x64"], ["both 'folder' and products are named"]),
         (["tune", "folder", "--bands", "<1e8"], ["--bands is for --products only"]),
-        (["tune", "--products", "64x64x64", "--budget", "1s"], ["--budget is for captures and programs only"]),
+        (
+            ["tune", "--products", "64x64x64", "--budget", "1s"],
+            ["--budget is for captures and programs only"],
+        ),
         (["tune", "folder", *MODEL], ["folder"]),
         (["tune", "--bands", "<1e8", "--", "python", "x.py"], ["--bands is for --products only"]),
         (["optimize", "suite:softmax", "--set", "foo=1", *MODEL], ["guided has no setting 'foo'", "cycles"]),
