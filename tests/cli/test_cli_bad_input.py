@@ -58,7 +58,7 @@ def said(words: list[str]) -> str:
         (["tune", "folder", "--bands", "<1e8"], ["--bands is for --products only"]),
         (
             ["tune", "--products", "64x64x64", "--budget", "1s"],
-            ["--budget is for captures and programs only"],
+            ["--budget is for captures and programs"],
         ),
         (["tune", "folder", *MODEL], ["folder"]),
         (["tune", "--bands", "<1e8", "--", "python", "x.py"], ["--bands is for --products only"]),

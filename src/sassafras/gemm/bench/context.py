@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from sassafras.cuda.cublas import CublasError, LtAlgorithm
 from sassafras.cuda.driver import CudaError
 
 from ..configs import epilogue, registry
+from ..configs.base import PLAIN
 from ..configs.fields import to_fields
 from ..configs.registry import Config, Instance, with_dtype
 from ..matmul.choice import chooser_of, member_of
@@ -80,9 +82,11 @@ def candidates(chooser: Selector, product: Product) -> list[Config]:
     turns = itertools.chain.from_iterable(itertools.zip_longest(*families.values()))
     estimated = (config for config in turns if config is not None and legal(config))
     favourites = chooser.favourites(product.shape, product.layout, legal, twin)
+    # launches that overlap are tried with the leaders alone
+    chosen = dict.fromkeys(replace(config, mode=PLAIN) for config in favourites)
+    found = [*itertools.islice(chosen, _CHOSEN), *itertools.islice(estimated, _ESTIMATED)]
     today = member_of(chooser, problem).config
-    found = [*([today] if today else []), *itertools.islice(favourites, _CHOSEN)]
-    return list(dict.fromkeys([*found, *itertools.islice(estimated, _ESTIMATED)]))
+    return list(dict.fromkeys([*([today] if today else []), *found]))
 
 
 def instances(chooser: Selector, products: Iterable[Product]) -> list[Instance]:
