@@ -79,9 +79,9 @@ class Recorder:
             self._captured = Counter()
             return kept["capture_begin"](this, *given, **named)
 
-        def end(this: Any) -> Any:
+        def end(this: Any, *given: Any, **named: Any) -> Any:
             this.sassafras_products, self._captured = self._captured, None
-            return kept["capture_end"](this)
+            return kept["capture_end"](this, *given, **named)
 
         def replay(this: Any) -> Any:
             with self._lock:
