@@ -261,6 +261,18 @@ def test_a_budget_that_is_over_leaves_the_rest_for_the_next_time(tmp_path: Path)
         program.tune_products({KINDS[0]: 1}, tmp_path, seed=1, dry=True)
 
 
+def test_a_process_is_told_what_its_tuning_lacks(
+    engine: Planner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(program, "_LAST", [])
+    with pytest.raises(SassafrasError, match="nothing was recorded"):
+        sassafras.tune(out=tmp_path)
+    with sassafras.record():
+        pass
+    with pytest.raises(SassafrasError, match=r"no product was recorded .*accelerate"):
+        sassafras.tune(out=tmp_path)
+
+
 @pytest.fixture
 def command(library: Path, cache: Path, tmp_path: Path) -> Iterator[list[str]]:
     own = [sys.executable, "-m", "tests.gemm.program_on_host", str(library), str(cache)]

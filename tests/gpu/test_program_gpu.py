@@ -161,3 +161,36 @@ def test_a_kill_loses_one_product(tmp_path: Path, own: dict[str, str]) -> None:
     assert "6 of 6 products tuned" in run(tuned(tmp_path), own)
     assert read(journal)[1 : 1 + len(kept)] == kept
     assert (tmp_path / "runs").read_text() == "run\n", "the program is not run a second time"
+
+
+#: records itself, and uses the result at once
+ITSELF = (
+    f"LAYERS = {LAYERS[1:]}"
+    + """
+import json
+import sys
+import torch
+import sassafras
+from sassafras.gemm.matmul import api
+
+weights = [torch.randn(n, k, device="cuda").half() for n, k in LAYERS]
+def calls():
+    for weight in weights:
+        sassafras.linear(torch.randn(1, weight.shape[1], device="cuda").half(), weight)
+calls()
+api.settle()
+with sassafras.record():
+    calls()
+found = sassafras.tune(budget="30s", out=sys.argv[1])
+calls()
+print(json.dumps([found.to_json(), [p["why"] for p in api.status()["problems"]]]))
+"""
+)
+
+
+def test_a_process_tunes_what_it_calls(tmp_path: Path, own: dict[str, str]) -> None:
+    said = run([sys.executable, "-c", ITSELF, str(tmp_path / "itself")], own)
+    found, why = json.loads(said.splitlines()[-1])
+    assert found["tuned"] == found["products"] == found["calls"] == 2 and not found["modelled"]
+    assert 0 < found["after_s"] <= found["before_s"]
+    assert len(why) == 2 and all(text.startswith("tuned in a program: ") for text in why), why
