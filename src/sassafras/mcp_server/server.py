@@ -21,6 +21,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from sassafras import __version__
 from sassafras.core import SassafrasError
+from sassafras.cuda.fork_server import ForkServer
 from sassafras.cuda.worker_process import Stopped, WorkerProcess, WorkerTimeout
 
 from .tools import TOOLS
@@ -35,6 +36,7 @@ RESOURCES = {
 _ON_GPU = ("compare", "profile")
 #: seconds that a call may stand in the queue
 _QUEUE = 24 * 3600.0
+_WORKER = "sassafras.mcp_server.worker"
 _HOSTS = ("127.0.0.1:*", "localhost:*")
 
 
@@ -50,6 +52,7 @@ class Calls:
     def __init__(self, root: Path, store: Path | None, limit: float | None) -> None:
         self.root, self.store = str(root.resolve()), None if store is None else str(store.absolute())
         self.limit = limit
+        self._forks, self._forking = ForkServer(_WORKER), threading.Lock()
         self._gpu, self._cpu = anyio.CapacityLimiter(1), anyio.CapacityLimiter(os.cpu_count() or 1)
 
     async def run(self, tool: Callable[..., Any], seconds: float, arguments: dict[str, Any], ctx: Context) -> Any:
@@ -95,7 +98,11 @@ class Calls:
             if not stop.is_set():
                 from_thread.run(ctx.report_progress, told, left, news["message"])
 
-        worker = WorkerProcess("sassafras.mcp_server.worker")
+        with self._forking:
+            if not self._forks.alive:
+                self._forks.close()
+                self._forks = ForkServer(_WORKER)
+        worker = WorkerProcess(_WORKER, server=self._forks)
         try:
             if gpu:
                 worker.send("turn", store=self.store, ticket=ticket)

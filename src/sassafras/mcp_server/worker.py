@@ -1,12 +1,11 @@
 """The worker process of one call: takes its turn on the GPU, runs the tool, answers.
 
-Started as ``python -m sassafras.mcp_server.worker READ_FD WRITE_FD PARENT``; ends with its parent.
+Forked by a fork server, which has imported the tools; ends with it.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from sassafras.core import DeviceError
 from sassafras.cuda.environment import available
 from sassafras.cuda.worker_loop import Answer, serve, tell
 from sassafras.deploy.gpu import claim_key
+from sassafras.frontend.triton import leave_torch_out
 from sassafras.store import Store
 from sassafras.store.claims import Owner, take_turn
 
@@ -46,5 +46,11 @@ def _call(message: Answer, blobs: list[bytes]) -> Answer:
     return {"result": json.loads(json.dumps(found, default=str))}
 
 
-if __name__ == "__main__":
-    sys.exit(serve({"turn": _turn, "call": _call}))
+def preload() -> None:
+    """For the fork server: the tools are imported with this module; Triton does without torch."""
+    leave_torch_out()
+
+
+def main() -> int:
+    """Serve the descriptors in ``sys.argv``; the exit status."""
+    return serve({"turn": _turn, "call": _call})
