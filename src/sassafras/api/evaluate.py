@@ -1,4 +1,4 @@
-"""`evaluate`: one candidate of a workload, judged and re-measured; without a candidate, the baseline alone."""
+"""`evaluate`: one candidate of a workload, judged and re-measured; without one, the baseline alone."""
 
 from __future__ import annotations
 
@@ -184,9 +184,7 @@ def evaluate(
             both = profile(workload, which, [baseline, candidate.kernel])
             measured = dict(zip(("baseline", "candidate"), both, strict=True))
         doubt = refusal(correlation(workload.name, which.name)) if opened.modelled else ""
-        return Judged(
-            workload.name, which.name, opened.name, baseline, outcome, doubt, brief, measured, run
-        )
+        return Judged(workload.name, which.name, opened.name, baseline, outcome, doubt, brief, measured, run)
 
 
 def _judged(judge: Evaluator, candidate: Candidate, device: Device) -> Outcome:

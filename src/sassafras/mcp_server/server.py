@@ -55,7 +55,9 @@ class Calls:
         self._forks, self._forking = ForkServer(_WORKER), threading.Lock()
         self._gpu, self._cpu = anyio.CapacityLimiter(1), anyio.CapacityLimiter(os.cpu_count() or 1)
 
-    async def run(self, tool: Callable[..., Any], seconds: float, arguments: dict[str, Any], ctx: Context) -> Any:
+    async def run(
+        self, tool: Callable[..., Any], seconds: float, arguments: dict[str, Any], ctx: Context
+    ) -> Any:
         """The tool's answer. Cancelled, it kills the worker.
 
         Raises:
@@ -71,7 +73,9 @@ class Calls:
         async with lane:
             try:
                 work = partial(self._work, tool.__name__, arguments, gpu, ticket, limit, stop, ctx)
-                return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+                return await to_thread.run_sync(
+                    work, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+                )
             except WorkerTimeout as error:
                 raise ToolError(f"{tool.__name__} took longer than {limit:g} s and was ended") from error
             except SassafrasError as error:
@@ -118,7 +122,9 @@ class Calls:
 def server(root: Path, store: Path | None = None, limit: float | None = None) -> MCPServer:
     """The server with its tools and resources; arguments as of `Calls`."""
     calls = Calls(root, store, limit)
-    made = MCPServer("sassafras", version=__version__, instructions=_text("instructions"), log_level="WARNING")
+    made = MCPServer(
+        "sassafras", version=__version__, instructions=_text("instructions"), log_level="WARNING"
+    )
     for tool, seconds in TOOLS.items():
         made.tool()(_wrapped(calls, tool, seconds))
     for name, title in RESOURCES.items():
@@ -155,7 +161,10 @@ def _wrapped(calls: Calls, tool: Callable[..., Any], seconds: float) -> Callable
     _, *given = inspect.signature(tool).parameters.values()
     own = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY)
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY) for one in (*given, own)],
+        [
+            one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY)
+            for one in (*given, own)
+        ],
         return_annotation=dict[str, Any],
     )
     run.__annotations__ = {name: hint for name, hint in hints.items() if name != "call"}
