@@ -2,8 +2,8 @@
 
 python examples/agent/client.py [--device model] [--store FILE]
 
-`transcript.json` holds the calls that get one kernel judged: two sources that are refused, and one that is not.
-An `edit` changes the source that the tool `baseline` returned.
+`transcript.json` holds the calls that get one kernel judged: two sources that are refused, then one that is
+accepted. An `edit` changes the source that the tool `baseline` returned.
 """
 
 # mypy: allow-untyped-defs

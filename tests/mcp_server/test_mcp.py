@@ -21,7 +21,7 @@ pytest.importorskip("mcp.server.mcpserver", reason="needs the extra mcp")
 from mcp import Client  # noqa: E402
 
 from sassafras.cuda.environment import available  # noqa: E402
-from sassafras.mcp_server.server import server  # noqa: E402
+from sassafras.mcp_server.server import Calls, server  # noqa: E402
 from sassafras.mcp_server.tools import TOOLS  # noqa: E402
 from sassafras.store import Store  # noqa: E402
 from tests.shared import without_torch  # noqa: E402
@@ -196,10 +196,20 @@ def refused_elsewhere(port: int) -> None:
 
 def test_a_call_ends_at_its_time_limit(root: Path) -> None:
     async def main() -> str:
-        async with Client(server(root, root / "st.sqlite", 0.5)) as client:
-            return said(await client.call_tool("optimize", {**SLOW, "budget": "60s"}))
+        with closing(Calls(root, root / "st.sqlite", 0.5)) as calls:
+            async with Client(server(calls)) as client:
+                return said(await client.call_tool("optimize", {**SLOW, "budget": "60s"}))
 
     assert "optimize took longer than 0.5 s" in anyio.run(main)
+
+
+def test_the_example_replays_its_transcript(root: Path) -> None:
+    program = str(Path(__file__).parents[2] / "examples" / "agent" / "client.py")
+    words = [sys.executable, program, "--device", "model", "--store", str(root / "st.sqlite")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=True)
+    verdicts = [line.split(":")[0].strip() for line in done.stdout.splitlines() if line.startswith("  ")]
+    nothing = "modelled, nothing ran"
+    assert verdicts == [nothing, "compile_error", "cheated", nothing], done.stdout
 
 
 def test_without_the_sdk_the_command_says_what_is_missing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 import typing
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -37,6 +38,7 @@ _ON_GPU = ("compare", "profile")
 #: seconds that a call may stand in the queue
 _QUEUE = 24 * 3600.0
 _WORKER = "sassafras.mcp_server.worker"
+Tool = Callable[..., dict[str, Any]]
 _HOSTS = ("127.0.0.1:*", "localhost:*")
 
 
@@ -55,9 +57,7 @@ class Calls:
         self._forks, self._forking = ForkServer(_WORKER), threading.Lock()
         self._gpu, self._cpu = anyio.CapacityLimiter(1), anyio.CapacityLimiter(os.cpu_count() or 1)
 
-    async def run(
-        self, tool: Callable[..., Any], seconds: float, arguments: dict[str, Any], ctx: Context
-    ) -> Any:
+    async def run(self, tool: Tool, seconds: float, arguments: dict[str, Any], ctx: Context) -> Any:
         """The tool's answer. Cancelled, it kills the worker.
 
         Raises:
@@ -73,9 +73,8 @@ class Calls:
         async with lane:
             try:
                 work = partial(self._work, tool.__name__, arguments, gpu, ticket, limit, stop, ctx)
-                return await to_thread.run_sync(
-                    work, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
-                )
+                own = anyio.CapacityLimiter(1)  # the queue is the lane's
+                return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=own)
             except WorkerTimeout as error:
                 raise ToolError(f"{tool.__name__} took longer than {limit:g} s and was ended") from error
             except SassafrasError as error:
@@ -118,13 +117,15 @@ class Calls:
         finally:
             worker.kill()
 
+    def close(self) -> None:
+        """End the workers."""
+        self._forks.close()
 
-def server(root: Path, store: Path | None = None, limit: float | None = None) -> MCPServer:
-    """The server with its tools and resources; arguments as of `Calls`."""
-    calls = Calls(root, store, limit)
-    made = MCPServer(
-        "sassafras", version=__version__, instructions=_text("instructions"), log_level="WARNING"
-    )
+
+def server(calls: Calls) -> MCPServer:
+    """The server with its tools and resources."""
+    words = _text("instructions")
+    made = MCPServer("sassafras", version=__version__, instructions=words, log_level="WARNING")
     for tool, seconds in TOOLS.items():
         made.tool()(_wrapped(calls, tool, seconds))
     for name, title in RESOURCES.items():
@@ -136,22 +137,23 @@ def server(root: Path, store: Path | None = None, limit: float | None = None) ->
 
 def serve(root: Path, store: Path | None, limit: float | None, http: int | None) -> None:
     """Answer until the client is gone (stdio), or until a signal (HTTP on this port of 127.0.0.1)."""
-    made = server(root, store, limit)
-    if http is None:
-        made.run("stdio")
-        return
     origins = [f"http://{host}" for host in _HOSTS]
     guard = TransportSecuritySettings(
         enable_dns_rebinding_protection=True, allowed_hosts=list(_HOSTS), allowed_origins=origins
     )
-    made.run("streamable-http", host="127.0.0.1", port=http, transport_security=guard)
+    with closing(Calls(root, store, limit)) as calls:
+        made = server(calls)
+        if http is None:
+            made.run("stdio")
+        else:
+            made.run("streamable-http", host="127.0.0.1", port=http, transport_security=guard)
 
 
 def _text(name: str) -> str:
     return files(__package__).joinpath(f"{name}.md").read_text(encoding="utf-8")
 
 
-def _wrapped(calls: Calls, tool: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+def _wrapped(calls: Calls, tool: Tool, seconds: float) -> Callable[..., Any]:
     """A tool with its own signature, but for `Call`, that runs in a worker."""
 
     async def run(ctx: Context, **arguments: Any) -> dict[str, Any]:
@@ -159,12 +161,10 @@ def _wrapped(calls: Calls, tool: Callable[..., Any], seconds: float) -> Callable
 
     hints = typing.get_type_hints(tool) | {"ctx": Context}
     _, *given = inspect.signature(tool).parameters.values()
-    own = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY)
+    named = inspect.Parameter.KEYWORD_ONLY
+    given.append(inspect.Parameter("ctx", named))
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY)
-            for one in (*given, own)
-        ],
+        [one.replace(annotation=hints[one.name], kind=named) for one in given],
         return_annotation=dict[str, Any],
     )
     run.__annotations__ = {name: hint for name, hint in hints.items() if name != "call"}
