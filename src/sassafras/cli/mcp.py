@@ -15,9 +15,7 @@ def command(
         int | None,
         typer.Option(min=1, max=65535, help="Serve HTTP on this port of 127.0.0.1 [default: stdio]."),
     ] = None,
-    root: Annotated[
-        Path, typer.Option(exists=True, file_okay=False, help="Folder of the files that tools may read.")
-    ] = Path(),
+    root: Annotated[Path, typer.Option(help="Folder of the files that tools may read.")] = Path(),
     store: options.StorePath = None,
     limit: Annotated[
         float | None, typer.Option(min=0.1, help="Seconds that a call may take [default: the tool's limit].")
@@ -27,8 +25,10 @@ def command(
 
     Workload files below --root are executed: they are trusted, candidates are not.
     """
-    from sassafras.core import ToolMissing
+    from sassafras.core import SassafrasError, ToolMissing
 
+    if not root.is_dir():
+        raise SassafrasError("no such folder", where=str(root))
     try:
         from sassafras.mcp_server.server import serve
     except ModuleNotFoundError as error:
