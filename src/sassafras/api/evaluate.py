@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from sassafras.evaluate.gpu import CudaDevice
 from sassafras.evaluate.gpu.profile import profile
 from sassafras.jobs.confirm import remeasure
 from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, open_device, opened_store
-from sassafras.llm.answer import AnswerError
 from sassafras.report.listing import outcome_json
 from sassafras.store import Store
 from sassafras.timing_model.evidence import correlation, refusal
@@ -83,21 +82,12 @@ class Judged:
     def to_json(self) -> dict[str, Any]:
         """Plain values; the code is named by its digest."""
         found = outcome_json(self.outcome)
-        ratio = None if self.doubt else getattr(self.outcome, "modelled_ratio", None)
-        more: dict[str, Any] = {"modelled_ratio": ratio} if self.outcome.modelled else {}
+        if self.outcome.modelled:
+            found["modelled_ratio"] = getattr(self.outcome, "modelled_ratio", None)
         if self.doubt:
-            more |= dict.fromkeys(("interval", "null", "null_interval"))
-        more |= {"doubt": self.doubt, "brief": self.brief, "metrics": dict(self.metrics)}
-        return {
-            "workload": self.workload,
-            "case": self.case,
-            "device": self.device,
-            "baseline": self.baseline.digest,
-            "decided": self.decided,
-            "run": self.run,
-            **found,
-            **{name: value for name, value in more.items() if value not in ("", {})},
-        }
+            found |= dict.fromkeys(("modelled_ratio", "interval", "null", "null_interval"))
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "outcome"}
+        return {"decided": self.decided, **own, "baseline": self.baseline.digest, **found}
 
 
 def evaluate(
@@ -158,12 +148,7 @@ def evaluate(
         began = time.monotonic()
         if source is not None:
             judge = space
-            try:
-                start = space.start()
-                state = space.state({"source": source}, start, "given", "")
-                candidate = space.candidate(state)
-            except AnswerError as error:
-                raise SassafrasError(f"no source for this workload: {error}", where=workload.name) from error
+            candidate = space.candidate(space.state({"source": source}, space.start(), "given", ""))
         else:
             validator = Validator(baseline.cubin, baseline.name)
             judge = KernelEvaluator(opened, lambda _, given: validator.check(given), baseline)
@@ -176,7 +161,7 @@ def evaluate(
             outcome = remeasure(opened, candidate)
         run = None
         if kept is not None:
-            run = _recorded(kept, workload, which, baseline, opened, source is not None)
+            run = _recorded(kept, workload, which, baseline, opened)
             kept.record(run, candidate, outcome, time.monotonic() - began)
         measured: dict[str, Any] = {}
         if metrics and outcome.cost is not None:
@@ -196,27 +181,20 @@ def _judged(judge: Evaluator, candidate: Candidate, device: Device) -> Outcome:
         return kind(candidate.digest, Verdict.UNSUPPORTED, detail=str(error))
 
 
-def _recorded(
-    store: Store, workload: Workload, case: Case, baseline: Kernel, device: Device, rewritten: bool
-) -> int:
+def _recorded(store: Store, workload: Workload, case: Case, baseline: Kernel, device: Device) -> int:
     """The run that holds all candidates that were judged alone for this baseline on this device."""
-    spec = {
-        "workload": workload.name,
-        "contents": workload_digest(workload),
-        "case": case.name,
-        "baseline": baseline.digest,
-        "device": device.name,
-        "space": "sources" if rewritten else "schedules",
-        "sassafras": __version__,
-    }
+    what: dict[str, Any] = {"workload": workload.name, "case": case.name, "device": device.name}
     return store.begin_run(
-        spec,
+        {
+            **what,
+            "baseline": baseline.digest,
+            "contents": workload_digest(workload),
+            "sassafras": __version__,
+        },
         kernel=baseline,
-        workload=workload.name,
-        case=case.name,
-        device=device.name,
         modelled=device.modelled,
         strategy="evaluate",
         seed=0,
         environment=device.environment() | {"target": workload.source},
+        **what,
     )

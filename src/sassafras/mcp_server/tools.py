@@ -18,7 +18,7 @@ from sassafras.api.evaluate import MOST_CUBIN
 from sassafras.api.evaluate import evaluate as judge
 from sassafras.api.optimize import optimize as search
 from sassafras.api.validate import prove
-from sassafras.core import Budget, SassafrasError
+from sassafras.core import SassafrasError
 from sassafras.evaluate.scan import scan_cubin
 from sassafras.report.explain import explain as explained
 from sassafras.report.listing import listing
@@ -86,13 +86,17 @@ class Call:
         return place.read_bytes()
 
 
+def _judged(call: Call, target: str, source: str | None, cubin: str | None, **more: Any) -> dict[str, Any]:
+    code = None if cubin is None else call.cubin(cubin)
+    found = judge(call.target(target), source, cubin=code, store=call.store, stage=call.stage, **more)
+    return found.to_json()
+
+
 def doctor(call: Call) -> dict[str, Any]:
     """List the GPU, driver, tools and packages found here, and the tasks that they allow."""
     findings = diagnose()
-    return {
-        "findings": [asdict(one) for one in findings],
-        "abilities": [asdict(one) for one in abilities(findings)],
-    }
+    able = abilities(findings)
+    return {"findings": [asdict(one) for one in findings], "abilities": [asdict(one) for one in able]}
 
 
 def baseline(call: Call, workload: str, case: str | None = None, device: Device = "cuda") -> dict[str, Any]:
@@ -102,8 +106,7 @@ def baseline(call: Call, workload: str, case: str | None = None, device: Device 
     `workload`: suite:NAME[/CASE], gemm:MxNxK, file.py[:attribute] or file.toml.
     `device`: cuda, or model for the timing model, which runs nothing and measures nothing.
     """
-    found = judge(call.target(workload), case=case, device=device, store=call.store, stage=call.stage)
-    return found.to_json()
+    return _judged(call, workload, None, None, case=case, device=device)
 
 
 def evaluate(
@@ -123,41 +126,18 @@ def evaluate(
     """
     if (source is None) == (cubin is None):
         raise SassafrasError("one candidate is needed", hint="give source or cubin")
-    found = judge(
-        call.target(workload),
-        source,
-        cubin=None if cubin is None else call.cubin(cubin),
-        case=case,
-        device=device,
-        store=call.store,
-        stage=call.stage,
-    )
-    return found.to_json()
+    return _judged(call, workload, source, cubin, case=case, device=device)
 
 
 def profile(
-    call: Call,
-    workload: str,
-    source: str | None = None,
-    cubin: str | None = None,
-    case: str | None = None,
+    call: Call, workload: str, source: str | None = None, cubin: str | None = None, case: str | None = None
 ) -> dict[str, Any]:
     """Judge a candidate (by default the baseline) on the GPU and return ncu's metrics of it (`metrics`).
 
     Metrics: duration, DRAM and L2 traffic, tensor and occupancy percentages, the largest stall reasons. Where
     ncu is missing or may not read the counters, `metrics` says "unavailable" and why.
     """
-    found = judge(
-        call.target(workload),
-        source,
-        cubin=None if cubin is None else call.cubin(cubin),
-        case=case,
-        device="cuda",
-        metrics=True,
-        store=call.store,
-        stage=call.stage,
-    )
-    return found.to_json()
+    return _judged(call, workload, source, cubin, case=case, device="cuda", metrics=True)
 
 
 def compare(
@@ -190,16 +170,9 @@ def explain(
     `workload`: a workload (its best stored kernel is explained), or run:N of the store. `tuned`: a file or a
     sha256 digest of the store to explain instead. `limit`: schedules evaluated at most.
     """
-    found = explained(
-        call.target(workload),
-        tuned=None if tuned is None else call.cubin(tuned),
-        case=case,
-        device=device,
-        store=call.store,
-        limit=limit,
-        stage=call.stage,
-    )
-    return found.to_json()
+    target, code = call.target(workload), None if tuned is None else call.cubin(tuned)
+    common: Any = {"store": call.store, "stage": call.stage}
+    return explained(target, tuned=code, case=case, device=device, limit=limit, **common).to_json()
 
 
 def validate(call: Call, original: str, candidate: str, kernel: str | None = None) -> dict[str, Any]:
@@ -226,20 +199,10 @@ def optimize(
     `budget`: for example 60s or 3000e (evaluations). The winner's code is in the store under
     `kernel.digest`. A cancelled search goes on where it stopped when it is asked for again.
     """
-    found = search(
-        call.target(workload),
-        case=case,
-        device=device,
-        budget=Budget.of(budget),
-        strategy=strategy,
-        space=space,
-        seed=seed,
-        store=call.store,
-        progress=call.progress,
-        stage=call.stage,
-    )
-    kept = found.to_json()
-    return {name: value for name, value in kept.items() if name not in ("environment", "recipe", "settings")}
+    how: Any = {"strategy": strategy, "space": space, "seed": seed, "budget": budget, "store": call.store}
+    told: Any = {"progress": call.progress, "stage": call.stage}
+    found = search(call.target(workload), case=case, device=device, **how, **told).to_json()
+    return {name: value for name, value in found.items() if name not in ("environment", "recipe", "settings")}
 
 
 def store_search(call: Call, text: str = "", most: int = 50) -> dict[str, Any]:
@@ -260,13 +223,7 @@ def store_search(call: Call, text: str = "", most: int = 50) -> dict[str, Any]:
 
 #: tool -> seconds that a call may take once it has its turn
 TOOLS: dict[Callable[..., dict[str, Any]], float] = {
-    doctor: 120.0,
-    baseline: 600.0,
-    evaluate: 900.0,
-    compare: 900.0,
-    explain: 1800.0,
-    validate: 300.0,
-    profile: 900.0,
-    optimize: 3600.0,
-    store_search: 60.0,
+    **dict.fromkeys((doctor, validate, store_search), 300.0),
+    **dict.fromkeys((baseline, evaluate, compare, profile), 900.0),
+    **dict.fromkeys((explain, optimize), 3600.0),
 }
