@@ -22,32 +22,33 @@ from mcp import Client, StdioServerParameters, stdio_client
 HERE = Path(__file__).parent
 
 
-async def replay(calls: list[dict], device: str, store: str | None) -> None:
-    command = ["-m", "sassafras", "mcp", "--root", str(HERE), *(["--store", store] if store else [])]
+async def replay(client: Client, calls: list[dict], device: str) -> None:
     source = ""
+    for call in calls:
+        arguments = {**call["arguments"], "device": device}
+        if "edit" in call:  # what the agent changed in the source that it was shown
+            old, new = call["edit"]
+            assert old in source, f"the transcript edits {old!r}, which is not in the source"
+            arguments["source"] = source.replace(old, new)
+        print(f"> {call['tool']} {call['says']}")
+        answer = await client.call_tool(call["tool"], arguments)
+        if answer.is_error:
+            print(f"  {answer.content[0].text}")
+            return
+        found = answer.structured_content
+        if block := re.search(r"```\w+\n(.*?)```", found["brief"], re.S):
+            source = block[1]
+        verdict = found["verdict"] or "modelled, nothing ran"
+        ratio, null = found.get("speedup") or found.get("modelled_ratio"), found["null"]
+        figures = f"; ratio {ratio:.3f}, control {null:.3f}" if ratio and null else ""
+        print(f"  {verdict}: {found['decided']}{figures} {found['detail'][:200]}".rstrip())
+
+
+async def main(device: str, store: str | None) -> None:
+    command = ["-m", "sassafras", "mcp", "--root", str(HERE), *(["--store", store] if store else [])]
     server = StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))
     async with Client(stdio_client(server)) as client:
-        for call in calls:
-            arguments = dict(call["arguments"])
-            if "device" in arguments:
-                arguments["device"] = device
-            if "edit" in call:  # what the agent changed in the source that it was shown
-                old, new = call["edit"]
-                assert old in source, f"the transcript edits {old!r}, which is not in the source"
-                arguments["source"] = source.replace(old, new)
-            print(f"> {call['tool']} {call['says']}")
-            answer = await client.call_tool(call["tool"], arguments)
-            if answer.is_error:
-                print(f"  {answer.content[0].text}")
-                return
-            found = answer.structured_content
-            if block := re.search(r"```\w+\n(.*?)```", found.get("brief", ""), re.S):
-                source = block[1]
-            if "decided" in found:
-                verdict = found["verdict"] or "modelled, nothing ran"
-                ratio, null = found.get("speedup") or found.get("modelled_ratio"), found["null"]
-                figures = f"; ratio {ratio:.3f}, control {null:.3f}" if ratio and null else ""
-                print(f"  {verdict}: {found['decided']}{figures} {found['detail'][:200]}".rstrip())
+        await replay(client, json.loads((HERE / "transcript.json").read_text()), device)
 
 
 if __name__ == "__main__":
@@ -55,4 +56,4 @@ if __name__ == "__main__":
     parser.add_argument("--device", choices=["cuda", "model"], default="cuda")
     parser.add_argument("--store")
     given = parser.parse_args()
-    anyio.run(replay, json.loads((HERE / "transcript.json").read_text()), given.device, given.store)
+    anyio.run(main, given.device, given.store)

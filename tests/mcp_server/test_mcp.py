@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import http.client
+import io
+import json
 import os
+import re
+import runpy
 import socket
 import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +76,13 @@ def test_every_tool_over_stdio(root: Path) -> None:
                 "detail"
             ]
 
-            text = 'import os\n@triton.jit\ndef softmax_kernel(y): os.system("touch pwned")\n'
-            cheat = await call("evaluate", workload="suite:softmax", **MODEL, source=text)
-            assert (cheat["verdict"], cheat["modelled"]) == ("cheated", True) and "os" in cheat["detail"]
-            assert not (root / "pwned").exists()
+            example = runpy.run_path(str(EXAMPLE / "client.py"))
+            calls = json.loads((EXAMPLE / "transcript.json").read_text())
+            with redirect_stdout(io.StringIO()) as printed:
+                await example["replay"](client, calls, "model")
+            verdicts = re.findall(r"^  ([\w, ]+):", printed.getvalue(), re.M)
+            ran = "modelled, nothing ran"
+            assert verdicts == [ran, "compile_error", "cheated", ran], printed.getvalue()
 
             legal = await call("validate", original="slow.cubin", candidate="fast.cubin")
             assert legal["ok"]
@@ -84,10 +91,8 @@ def test_every_tool_over_stdio(root: Path) -> None:
             assert best["modelled"] and best["evaluations"] == 15 and "15e" in best["budget"]
             assert any("evaluations" in str(one) for one in news)
             listed = await call("store_search", text="512x1024")
-            assert {row["strategy"]: row["evaluations"] for row in listed["runs"]} == {
-                "guided": 15,
-                "evaluate": 3,
-            }
+            counts = {row["strategy"]: row["evaluations"] for row in listed["runs"]}
+            assert counts == {"guided": 15, "evaluate": 3}
             assert all(not rows for rows in (await call("store_search", text="absent")).values())
 
             why = await call("explain", **SLOW, tuned="fast.cubin", limit=30)
@@ -201,15 +206,6 @@ def test_a_call_ends_at_its_time_limit(root: Path) -> None:
                 return said(await client.call_tool("optimize", {**SLOW, "budget": "60s"}))
 
     assert "optimize took longer than 0.5 s" in anyio.run(main)
-
-
-def test_the_example_replays_its_transcript(root: Path) -> None:
-    program = str(Path(__file__).parents[2] / "examples" / "agent" / "client.py")
-    words = [sys.executable, program, "--device", "model", "--store", str(root / "st.sqlite")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=True)
-    verdicts = [line.split(":")[0].strip() for line in done.stdout.splitlines() if line.startswith("  ")]
-    nothing = "modelled, nothing ran"
-    assert verdicts == [nothing, "compile_error", "cheated", nothing], done.stdout
 
 
 def test_without_the_sdk_the_command_says_what_is_missing(tmp_path: Path) -> None:
