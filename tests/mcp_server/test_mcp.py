@@ -33,6 +33,7 @@ from tests.shared import without_torch  # noqa: E402
 from .serving import alive, descendants, fill, over_http, over_stdio, said  # noqa: E402
 
 MODEL = {"device": "model"}
+EXAMPLE = Path(__file__).parents[2] / "examples" / "agent"
 SLOW = {"workload": "slow.toml", **MODEL}
 
 
