@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     _threads = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
     for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(_variable, str(_threads))
+
+# bytecode is kept even where the environment says not to: workers and some 500 commands compile the package
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # what is imported for all tests stays: not looked through while tests are collected, nor later
 gc.disable()

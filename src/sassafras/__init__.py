@@ -25,7 +25,7 @@ _HOME = {
     "autotune": "on_call", "install": "on_call", "uninstall": "deploy", "status": "deploy",
     "matmul": "gemm.matmul.api", "linear": "gemm.matmul.linear",
     "accelerate": "gemm.matmul.layers", "restore": "gemm.matmul.layers", "layers": "gemm.matmul.layers",
-    "external_matmul": "gemm.matmul.inductor",
+    "external_matmul": "gemm.matmul.inductor", "record": "gemm.bench.program", "tune": "gemm.bench.program",
 }  # fmt: skip
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Workload,
     )
     from sassafras.deploy import status, uninstall
+    from sassafras.gemm.bench.program import record, tune
     from sassafras.gemm.matmul.api import matmul
     from sassafras.gemm.matmul.inductor import external_matmul
     from sassafras.gemm.matmul.layers import accelerate, layers, restore
@@ -73,8 +74,8 @@ __all__ = [
     "Evaluator", "Interval", "Kernel", "Modelled", "Normal", "Result", "Results", "SassafrasError", "Space",
     "Store", "Strategy", "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "accelerate",
     "autotune", "check", "compare", "evolve", "explain", "external_matmul", "install", "layers", "linear",
-    "load", "matmul", "optimize", "optimize_all", "restore", "status", "uninstall", "workload_of",
-    "workloads_of",
+    "load", "matmul", "optimize", "optimize_all", "record", "restore", "status", "tune", "uninstall",
+    "workload_of", "workloads_of",
 ]  # fmt: skip
 
 

@@ -17,9 +17,8 @@ from sassafras.gemm.configs.epilogue import Batch, Lines
 from sassafras.gemm.configs.registry import Config, Instance
 from sassafras.gemm.problem.launch import Launch
 from sassafras.gemm.problem.shape import Shape
-from tests.shared import compiled
 
-from .hopper_launch import rounded, values
+from .hopper_launch import emulated, rounded, values
 
 HERE = Path(__file__).parent
 NAN = 0x7FFF  # in FP16 and BF16
@@ -150,17 +149,11 @@ def _gaps(matrices: np.ndarray, gap: int) -> np.ndarray:
 def build(shared: Path, instances: Sequence[Instance]) -> Emulator:
     """Compile the emulator for these instances, once a run."""
     files = {p.name: p.read_text() for p in KERNELS.glob("*.cuh") if not p.name.startswith("ptx")}
-    files["ptx_hopper.cuh"] = (HERE / "hopper_emulator.hpp").read_text()
     files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
     files["ptx_stream.cuh"] = (HERE / "stream_emulator.hpp").read_text()
     files["ptx.cuh"] = '#pragma once\n#include "ptx_hopper.cuh"\n'
-    files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_epilogue.cpp")}
     table = " ".join(f"X({number}, {kernel(i)})" for number, i in enumerate(instances))
-    command = [
-        "g++", "-std=c++20", "-O1", "-DCOMMA=,", f"-DINSTANCES={table}", "-o", "emulated",
-        "emulated_epilogue.cpp",
-    ]  # fmt: skip
-    return Emulator(compiled(shared, files, command) / "emulated", list(instances))
+    return Emulator(emulated(shared, "emulated_epilogue.cpp", files, INSTANCES=table), list(instances))
 
 
 def kernel(instance: Instance) -> str:

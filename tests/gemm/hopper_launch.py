@@ -114,16 +114,24 @@ def build(shared: Path, instances: list[Instance], edit: Callable[[str], str] | 
     files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in kernels}
     if edit is not None:
         files = {name: edit(text) for name, text in files.items()}
-    files["ptx_hopper.cuh"] = (HERE / "hopper_emulator.hpp").read_text()  # what the kernels include
     files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
     files["ptx_stream.cuh"] = (HERE / "stream_emulator.hpp").read_text()
-    files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_hopper.cpp")}
     table = " ".join(
         f"X({number}, {i.template.replace(',', ' COMMA')}, {_KINDS[type(i)]})"
         for number, i in enumerate(instances)
     )
-    command = [
-        "g++", "-std=c++20", "-O1", "-DCOMMA=,", f"-DINSTANCES={table}", "-o", "emulated",
-        "emulated_hopper.cpp",
-    ]  # fmt: skip
-    return Emulator(compiled(shared, files, command) / "emulated", instances)
+    return Emulator(emulated(shared, "emulated_hopper.cpp", files, INSTANCES=table), instances)
+
+
+def emulated(shared: Path, source: str, files: dict[str, str], **tables: str) -> Path:
+    """Compile one of our programs with these kernels.
+
+    What stands in for ptx_hopper.cuh is compiled once a run: more than half of the time of most programs.
+    """
+    command = ["g++", "-std=c++20", "-O1"]
+    names = {"ptx_hopper.cuh": "hopper_emulator.hpp", "lane_emulator.hpp": "lane_emulator.hpp"}
+    header = {name: (HERE / file).read_text() for name, file in names.items()}
+    folder = compiled(shared, header, [*command, "-w", "-x", "c++-header", "ptx_hopper.cuh"])
+    command += ["-include", str(folder / "ptx_hopper.cuh"), f"-I{folder}", "-DCOMMA=,", "-o", "emulated"]
+    command += [*(f"-D{name}={table}" for name, table in tables.items()), source]
+    return compiled(shared, {**files, source: (HERE / source).read_text()}, command) / "emulated"

@@ -27,9 +27,8 @@ from sassafras.gemm.problem.shape import Shape
 from sassafras.sass import Program
 from sassafras.sass.program import parameters
 from sassafras.validate import Validator
-from tests.shared import compiled
 
-from .hopper_launch import EAGER, HERE, LATE, RANDOM, operands, values
+from .hopper_launch import EAGER, HERE, LATE, RANDOM, emulated, operands, values
 
 ROOT = Path(__file__).parents[2]
 _L = PartialsInstance
@@ -65,18 +64,13 @@ def build(shared: Path) -> Path:
         assert second.count(before) == 1, f"the text has no {before!r}"
         second = second.replace(before, after)
     files["sm90_gemm_split_k_reduce.cuh"] = second
-    for kernel, ours in (("ptx_hopper", "hopper"), ("ptx_sums", "sums")):
-        files[f"{kernel}.cuh"] = (HERE / f"{ours}_emulator.hpp").read_text()
-    files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_second.cpp")}
+    files["ptx_sums.cuh"] = (HERE / "sums_emulator.hpp").read_text()
 
     def table(instances: tuple[Any, ...]) -> str:
         return " ".join(f"X({n}, {i.template.replace(',', ' COMMA')})" for n, i in enumerate(instances))
 
-    command = [
-        "g++", "-std=c++20", "-O1", "-DCOMMA=,", f"-DFIRST_KERNELS={table(FIRST)}",
-        f"-DSECOND_KERNELS={table(SECOND)}", "-o", "emulated", "emulated_second.cpp",
-    ]  # fmt: skip
-    return compiled(shared, files, command) / "emulated"
+    tables = {"FIRST_KERNELS": table(FIRST), "SECOND_KERNELS": table(SECOND)}
+    return emulated(shared, "emulated_second.cpp", files, **tables)
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def command(
     if any(folder(out).iterdir()):
         raise SassafrasError("the folder is not empty", where=str(out), hint="name another one with -o")
     settings = CaptureSettings(out.resolve(), int(tensor_mib * 2**20), int(all_mib * 2**20), cases)
-    code = _run(command, {**os.environ, **settings.environment(), "PYTHONPATH": hook_path()})
+    code = run_program(command, {**os.environ, **settings.environment(), "PYTHONPATH": hook_path()})
     captured = merge(out)
     if json:
         print_json(summary(captured))
@@ -55,7 +55,7 @@ def command(
         raise typer.Exit(code if 0 < code < 256 else 1)
 
 
-def _run(command: list[str], environment: dict[str, str]) -> int:
+def run_program(command: list[str], environment: dict[str, str]) -> int:
     """The program's exit code; signals that we get are passed on to it."""
     from sassafras.core import SassafrasError
 

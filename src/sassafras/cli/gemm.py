@@ -169,11 +169,9 @@ def choose(
 ) -> None:
     """Show which implementation serves a product (Sassafras, cuBLASLt or torch), and why. Needs no GPU."""
     from sassafras.core import SassafrasError
-    from sassafras.gemm.configs.backward import PART
+    from sassafras.gemm.matmul.choice import chooser_of
     from sassafras.gemm.matmul.planner import load_table
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select import predictor
-    from sassafras.gemm.select.selector import Selector
     from sassafras.gemm.select.table import tables_of
 
     if layout not in ("nn", "tn", "both"):
@@ -185,12 +183,7 @@ def choose(
         print(f"{gpu} was not tuned: the tables of {near} serve a Hopper GPU of this name.")
     if not shapes:
         raise SassafrasError("a shape is missing", hint="sassafras gemm choose 64x64x64")
-    chooser = Selector(
-        table,
-        lt_version=table.header.get("cublaslt"),
-        model=predictor.shipped(near),
-        backward=predictor.shipped(near, PART),
-    )
+    chooser = chooser_of(gpu, table, table.header.get("cublaslt"))
     rows = []
     for text in shapes:
         shape = Shape.parse(text)

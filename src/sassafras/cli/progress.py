@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -48,11 +48,15 @@ class Show:
 
     def progress(self, event: Progress) -> None:
         """A new outcome."""
+        self.update(lambda: line(event))
+
+    def update(self, text_of: Callable[[], str]) -> None:
+        """This line from now on, unless the last one is recent."""
         now = time.monotonic()
         if self._quiet or now - self._last < (PLAIN_SECONDS if self._live is None else LIVE_SECONDS):
             return
         self._last = now
-        text = line(event)
+        text = text_of()
         if self._live is None:
             self._console.print(text, markup=False)
         else:

@@ -1,7 +1,8 @@
-"""``sassafras tune CAPTURE`` and ``sassafras tune --products GRID``"""
+"""``sassafras tune CAPTURE``, ``sassafras tune -- COMMAND`` and ``sassafras tune --products GRID``"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,17 +12,33 @@ from . import options
 from .console import note, print_json, print_table
 from .files import folder
 
-#: options of one of the two uses only
-_OF_CAPTURES = {"kernels", "runner_ups", "device", "budget", "strategy", "settings", "store", "quiet", "json"}
-_OF_PRODUCTS = {"bands", "shapes", "configs", "exclude", "only_configs", "recorded", "layouts", "apart"} | {
-    "gpus", "minutes", "cache", "dry_run", "install",
-}  # fmt: skip
+#: what is tuned -> options that the others lack, or share with one of them
+_OPTIONS = {
+    "captures": {
+        "kernels",
+        "runner_ups",
+        "device",
+        "strategy",
+        "settings",
+        "store",
+        "budget",
+        "quiet",
+        "json",
+    },
+    "--products": {"bands", "shapes", "configs", "exclude", "only_configs", "recorded", "layouts", "apart"}
+    | {"gpus", "minutes", "cache", "dry_run", "install"},
+    "programs": {"budget", "quiet", "json", "cache", "dry_run", "install"},
+}
 
 
 def command(
     context: typer.Context,
     target: Annotated[
-        Path | None, typer.Argument(help="Folder of a capture, or the captured.json in it.")
+        list[str] | None,
+        typer.Argument(
+            help="Folder of a capture, or its captured.json; or after --, a program and its arguments.",
+            show_default=False,
+        ),
     ] = None,
     products: Annotated[
         str | None, typer.Option(help=f"Tune this grid of products instead of a capture: {options.GRIDS}.")
@@ -30,7 +47,7 @@ def command(
     out: Annotated[
         Path | None,
         typer.Option(
-            help=f"Folder to write results to [default: sassafras-out; products: {options.PRODUCTS_FOLDER}]."
+            help="Folder to write results to [default: sassafras-out, in it a folder for products]."
         ),
     ] = None,
     fresh: options.Fresh = False,
@@ -76,18 +93,26 @@ def command(
         bool, typer.Option(help="Let sassafras.matmul on this machine use the measured table.")
     ] = True,
 ) -> None:
-    """Tune the kernels of a captured program, or sassafras.matmul for a grid of products.
+    """Tune the kernels of a captured program, or sassafras.matmul for a program or a grid of products.
 
     A capture's kernels are tuned in order of GPU time on all their shapes; the options from --kernels to
-    --json apply. With --products, GEMM configurations are timed by successive halving, and the data set and
-    the table of winners are written; the options from --bands on apply. The same command resumes.
+    --json apply. A program is run once, and the products of sassafras.matmul, linear and accelerated layers
+    that it calls are timed in its context, ours beside cuBLASLt's and torch, within --budget (120s); --quiet,
+    --json, --cache, --dry-run and --no-install apply. With --products, GEMM configurations are timed by
+    successive halving, and the data set and the table of winners are written; the options from --bands on
+    apply. The same command resumes.
     """
-    _check(context, target, products)
-    if target is not None:
+    use = _check(context, target, products)
+    if target is not None and use == "captures":
         place = folder(out or Path("sassafras-out"))
         chosen = {"device": device, "budget": budget, "strategy": strategy, "seed": seed, "store": store}
         counts = {"most": kernels, "runner_ups": runner_ups, "fresh": fresh}
-        _captured(target, place, settings or [], quiet, json, chosen | counts)
+        _captured(Path(target[0]), place, settings or [], quiet, json, chosen | counts)
+        return
+    if target is not None:
+        given = budget if _given(context, "budget") else None
+        chosen = {"cache": cache, "dry": dry_run, "install": install, "fresh": fresh, "seed": seed}
+        _program(target, out, given, quiet, json, chosen)
         return
     assert products is not None
     from sassafras.gemm.bench.grids import choose_shapes
@@ -115,22 +140,78 @@ def command(
         note(f"wrote {path}")
 
 
-def _check(context: typer.Context, target: Path | None, products: str | None) -> None:
-    """Raise SassafrasError unless one thing is named, with its own options alone."""
+def _check(context: typer.Context, target: list[str] | None, products: str | None) -> str:
+    """What is tuned (`_OPTIONS`). Raises SassafrasError unless one thing is named, with its own options."""
     from sassafras.core import SassafrasError
 
     if (target is None) == (products is None):
-        what = (
-            "nothing to tune is named" if target is None else f"both {str(target)!r} and products are named"
+        what = "nothing to tune is named" if target is None else f"both {target[0]!r} and products are named"
+        raise SassafrasError(
+            what, hint="sassafras tune captured, -- python program.py, or --products 64x4096x4096"
         )
-        raise SassafrasError(what, hint="sassafras tune captured, or sassafras tune --products 64x4096x4096")
+    use = "--products" if target is None else "programs" if _runs(target) else "captures"
     for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if source is None or source.name != "COMMANDLINE":
-            continue
-        if parameter.name in (_OF_CAPTURES if target is None else _OF_PRODUCTS):
-            use = "for captures" if target is None else "for --products"
-            raise SassafrasError(f"{parameter.opts[0]} is {use} only", hint="sassafras tune --help")
+        name = parameter.name or ""
+        if _given(context, name) and name in set[str]().union(*_OPTIONS.values()) - _OPTIONS[use]:
+            of = " and ".join(other for other, names in _OPTIONS.items() if name in names)
+            raise SassafrasError(f"{parameter.opts[0]} is for {of} only", hint="sassafras tune --help")
+    return use
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _runs(target: list[str]) -> bool:
+    """Whether it is a program: it has arguments, or is a file that can be run."""
+    return len(target) > 1 or (Path(target[0]).is_file() and os.access(target[0], os.X_OK))
+
+
+def _program(
+    command: list[str], out: Path | None, budget: str | None, quiet: bool, json: bool, chosen: dict[str, Any]
+) -> None:
+    """Record a program's products, tune them, print what changed."""
+    from sassafras.gemm.bench import program
+    from sassafras.gemm.matmul.recorder import VARIABLE
+
+    from .capture import run_program
+    from .progress import Show
+
+    def run(records: Path) -> None:
+        environment = {**os.environ, VARIABLE: str(records.resolve())}
+        if code := run_program(command, environment):
+            note(f"the program ended with {code}; what it called until then is tuned", "yellow")
+
+    place = folder(out or program.FOLDER)
+    calls = program.record_of(place, command, run, fresh=chosen["fresh"])
+    with Show(quiet=quiet) as show:
+        found = program.tune_products(
+            calls,
+            place,
+            budget=budget or program.BUDGET,
+            progress=lambda text: show.update(lambda: text),
+            say=show.stage,
+            **chosen,
+        )
+    if json:
+        print_json(found.to_json())
+        return
+    rows = [
+        [
+            str(row.product),
+            f"{row.calls:,}",
+            row.ours[0][0].name if row.ours else {"lt": "cuBLASLt's algorithm"}.get(row.member, row.member),
+            f"{row.before_us:.2f}",
+            f"{row.us:.2f}",
+            f"{row.before_us / row.us:.3f}x",
+        ]
+        for row in found.rows
+    ]
+    title = "modelled, nothing was measured" if found.modelled else ""
+    print_table(title, ["product", "calls", "served by", "before (us)", "now (us)", "speed-up"], rows)
+    print(found)
+    note(f"wrote {found.path}")
 
 
 def _captured(

@@ -27,7 +27,7 @@ class Clock(NamedTuple):
     memory: np.ndarray
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def lengths(m: Machine, t: Tables, block: int, outside: bool) -> np.ndarray:
     """Cycles from each instruction's issue to the block's end at least: float64, by place in the original.
 
@@ -45,7 +45,7 @@ def lengths(m: Machine, t: Tables, block: int, outside: bool) -> np.ndarray:
     return out
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _start(m: Machine, t: Tables, block: int) -> Clock:
     s, e = t.start[block], t.end[block]
     return Clock(
@@ -57,7 +57,7 @@ def _start(m: Machine, t: Tables, block: int) -> Clock:
     )
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _issue(m: Machine, t: Tables, c: Clock, s: int, x: int, cursor: int) -> int:
     """Earliest cycle at which instruction x, of the block that begins at s, may issue next."""
     at = max(cursor, c.earliest[x])
@@ -71,7 +71,7 @@ def _issue(m: Machine, t: Tables, c: Clock, s: int, x: int, cursor: int) -> int:
     return at
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _place(m: Machine, t: Tables, c: Clock, s: int, x: int, at: int) -> int:
     """Issue x at cycle `at`: its pipe is busy, and what depends on it learns when. Returns the next issue."""
     n = s + x
@@ -101,7 +101,7 @@ def _place(m: Machine, t: Tables, c: Clock, s: int, x: int, at: int) -> int:
     return at + max(1, t.own[n])
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def measure(m: Machine, t: Tables, block: int, order: np.ndarray) -> int:
     """Cycles of the block in this order (places in the original, from 0), alone on the machine; -1 where the
     order breaks an arc."""
@@ -116,7 +116,7 @@ def measure(m: Machine, t: Tables, block: int, order: np.ndarray) -> int:
     return max(end, cursor)
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def schedule(m: Machine, t: Tables, block: int, priority: np.ndarray, haste: float) -> np.ndarray:
     """List scheduling: of those that may come next, always the one with the highest priority, less `haste`
     for every cycle that the warp would wait for it; the first in the original among equals.

@@ -19,7 +19,7 @@ _RUN, _RECORD = np.uint8(0), np.uint8(1)
 _WORTH = 64.0
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def conflicts(
     late: np.ndarray,
     touches: np.ndarray,
@@ -58,7 +58,8 @@ def conflicts(
             if hit:
                 if count == len(found):
                     bigger = np.empty(2 * count, dtype=np.int32)
-                    bigger[:count] = found
+                    for old in range(count):  # (slices take numba seconds longer to compile)
+                        bigger[old] = found[old]
                     found = bigger
                 found[count] = k
                 count += 1
@@ -66,7 +67,7 @@ def conflicts(
     return at, found[:count].copy()
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _covers(f: ScoreboardProblem, issued: np.ndarray, a: int, k: int) -> bool:
     """Whether item `k` is done when `a` is: operands are read before the result is there, and later
     operations cover earlier ones."""
@@ -100,7 +101,7 @@ class _Walk(NamedTuple):
     asked: np.ndarray
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _run(f: ScoreboardProblem, w: _Walk, block: int, record: np.uint8) -> float:
     """One block with a scoreboard for everything; returns its expected cycles. `record`: whether to fill in
     `needed` and `cost`."""
@@ -164,7 +165,7 @@ def _run(f: ScoreboardProblem, w: _Walk, block: int, record: np.uint8) -> float:
     return now
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def demand(f: ScoreboardProblem, order: np.ndarray, stall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Which items are waited for, and what sharing a scoreboard costs: `cost[a, b]` is what waits for item a
     lose to b."""
@@ -184,7 +185,8 @@ def demand(f: ScoreboardProblem, order: np.ndarray, stall: np.ndarray) -> tuple[
             if not queued[b]:
                 continue
             queued[b] = False
-            pending[:], issued[:] = entry[b] >= 0, -entry[b]
+            for k in range(items):
+                pending[k], issued[k] = entry[b, k] >= 0, -entry[b, k]
             now = _run(f, w, b, _RUN)
             for e in range(f.follow_at[b], f.follow_at[b + 1]):
                 m = f.follow[e]
@@ -195,12 +197,13 @@ def demand(f: ScoreboardProblem, order: np.ndarray, stall: np.ndarray) -> tuple[
                         queued[m] = True
                         again = True
     for b in range(blocks):
-        pending[:], issued[:] = entry[b] >= 0, -entry[b]
+        for k in range(items):
+            pending[k], issued[k] = entry[b, k] >= 0, -entry[b, k]
         _run(f, w, b, _RECORD)
     return needed, cost
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _total(color: np.ndarray, chosen: np.ndarray, cost: np.ndarray) -> float:
     total = 0.0
     for a in range(len(chosen)):
@@ -210,7 +213,7 @@ def _total(color: np.ndarray, chosen: np.ndarray, cost: np.ndarray) -> float:
     return total
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _improve(f: ScoreboardProblem, color: np.ndarray, chosen: np.ndarray, cost: np.ndarray) -> None:
     """Move single items to another scoreboard as long as that lowers the cost."""
     n = len(chosen)
@@ -237,7 +240,7 @@ def _improve(f: ScoreboardProblem, color: np.ndarray, chosen: np.ndarray, cost: 
             return
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def assign(f: ScoreboardProblem, needed: np.ndarray, cost: np.ndarray) -> tuple[np.ndarray, float]:
     """A scoreboard for every item that is waited for (-1 for the others): the better of two starts, and the
     compiler's own where they cost about the same."""

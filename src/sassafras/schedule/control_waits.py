@@ -16,7 +16,7 @@ CLEAR = np.uint8(0xFF)
 _MOST = 60
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _needed(
     f: ScoreboardProblem, c: int, mask: np.uint8, by: np.ndarray, color: np.ndarray, missing: np.ndarray
 ) -> np.uint8:
@@ -39,7 +39,7 @@ def _needed(
     return mask
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _raise(
     f: ScoreboardProblem, v: int, write: int, read: int, by: np.ndarray, active: np.ndarray, size: int
 ) -> None:
@@ -55,7 +55,7 @@ def _raise(
             by[k] |= sets
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _carrier(f: ScoreboardProblem, order: np.ndarray, b: int, p: int) -> int:
     """The last place of block `b` at `p` or before that can carry a wait; below the block where none can."""
     while p >= f.start[b] and not f.may_wait[order[p]]:
@@ -63,7 +63,7 @@ def _carrier(f: ScoreboardProblem, order: np.ndarray, b: int, p: int) -> int:
     return p
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _wait_earlier(
     f: ScoreboardProblem,
     order: np.ndarray,
@@ -103,7 +103,7 @@ def _wait_earlier(
     return True, False
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def waits(
     f: ScoreboardProblem,
     order: np.ndarray,
@@ -124,23 +124,21 @@ def waits(
     n, blocks, items = len(order), len(f.start), len(f.latency)
     number = f.number
     where = np.empty(n, dtype=np.int32)
-    where[order] = np.arange(n)
+    for p in range(n):
+        where[order[p]] = p
     wait = np.zeros(n, dtype=np.uint8)
     missing = np.zeros(items, dtype=np.bool_)
     pending = np.full((blocks, items), CLEAR)  # on entry of a block: what says so on all paths
     raised = np.zeros((blocks, 6), dtype=np.int32)  # setters outstanding on entry, by scoreboard
-    by = np.empty(items, dtype=np.uint8)  # the same here; `active[:size]` lists what is pending
     active = np.empty(items, dtype=np.int32)
-    count = np.empty(6, dtype=np.int32)
     queued = np.ones(blocks, dtype=np.bool_)
     while queued.any():
         for b in range(blocks):
             if not queued[b]:
                 continue
             queued[b] = False
-            by[:] = pending[b]
-            count[:] = raised[b]
-            size = 0
+            by, count = pending[b].copy(), raised[b].copy()
+            size = 0  # `active[:size]` lists what is pending
             for k in range(items):
                 if by[k] != CLEAR:
                     active[size] = k

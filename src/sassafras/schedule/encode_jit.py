@@ -10,7 +10,7 @@ from numba import int64, njit
 from .tables import Tables
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def encode(
     words: np.ndarray, order: np.ndarray, stall: np.ndarray, reach: np.ndarray, plain: np.ndarray
 ) -> np.ndarray:
@@ -75,7 +75,7 @@ class Survey(NamedTuple):
     until: np.ndarray
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def survey(t: Tables, order: np.ndarray, stall: np.ndarray, where: np.ndarray) -> Survey:
     """Walk every block of a schedule; `where`: position by instruction."""
     n = len(order)
@@ -117,7 +117,7 @@ def survey(t: Tables, order: np.ndarray, stall: np.ndarray, where: np.ndarray) -
     return Survey(depth, height, slack, early, since, until)
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _note(row: np.ndarray, q: int, sign: int) -> None:
     """Put `q` into a row of the smallest `sign` * q, in order; -1 is empty."""
     slot = len(row)
@@ -129,7 +129,7 @@ def _note(row: np.ndarray, q: int, sign: int) -> None:
         row[slot] = q
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def neighbours(t: Tables, order: np.ndarray, where: np.ndarray, count: int) -> np.ndarray:
     """int32 (positions, 2 * count): the nearest positions above that must stay above, then the nearest
     below that must stay below; -1 where there are fewer."""

@@ -23,7 +23,7 @@ _NEVER = -(1 << 20)
 MAX_STALL = 15
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def positions(order: np.ndarray) -> np.ndarray:
     """Where each instruction stands."""
     where = np.empty(len(order), dtype=np.int32)
@@ -32,14 +32,14 @@ def positions(order: np.ndarray) -> np.ndarray:
     return where
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def working(order: np.ndarray, stall: np.ndarray) -> Working:
     """A copy of a schedule to work on."""
     new = order.copy()
     return Working(new, stall.copy(), positions(new), np.empty(len(new) + 1, dtype=np.int64))
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def reach(t: Tables, w: Working, p: int) -> tuple[int, int]:
     """First and last position that the instruction at `p` may take as far as order goes."""
     x, where = w.order[p], w.where
@@ -52,7 +52,7 @@ def reach(t: Tables, w: Working, p: int) -> tuple[int, int]:
     return lo, hi
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _rotate(w: Working, i: int, j: int) -> None:
     order, stall, where = w.order, w.stall, w.where
     x, s = order[i], stall[i]
@@ -68,7 +68,7 @@ def _rotate(w: Working, i: int, j: int) -> None:
     where[x] = j
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _lower(t: Tables, w: Working, p: int) -> None:
     order, stall = w.order, w.stall
     least = t.own[order[p]]
@@ -79,7 +79,7 @@ def _lower(t: Tables, w: Working, p: int) -> None:
         stall[p] = least
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _raise(t: Tables, w: Working, p: int, first: int, need: int) -> int:
     """Make position `p` issue at `need` or later by raising stalls in [first, p). Returns the earliest
     position whose stall changed, or -1 where they cannot be raised enough."""
@@ -94,7 +94,7 @@ def _raise(t: Tables, w: Working, p: int, first: int, need: int) -> int:
     return q + 1 if missing <= 0 else -1
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def settle(t: Tables, w: Working, lo: int, hi: int) -> bool:
     """Raise stall counts until every bound holds that a change in positions lo..hi may have broken.
 
@@ -208,7 +208,7 @@ def settle(t: Tables, w: Working, lo: int, hi: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def settle_all(t: Tables, w: Working) -> int:
     """Raise stall counts until every bound holds. Returns the start of the first block for which no stall
     counts will do, or -1."""
@@ -218,13 +218,13 @@ def settle_all(t: Tables, w: Working) -> int:
     return int64(-1)
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _restore(w: Working, order: np.ndarray, stall: np.ndarray, where: np.ndarray) -> None:
     for p in range(len(order)):
         w.order[p], w.stall[p], w.where[p] = order[p], stall[p], where[p]
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def perform(t: Tables, w: Working, kind: int, i: int, j: int) -> bool:
     """Carry out a move in place. Returns False, with the schedule garbage, where it is not legal.
 
@@ -267,7 +267,7 @@ def perform(t: Tables, w: Working, kind: int, i: int, j: int) -> bool:
     return settle(t, w, lo, hi)
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _next(state: np.ndarray) -> np.uint64:
     """splitmix64 (Steele, Lea and Flood 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -277,12 +277,12 @@ def _next(state: np.ndarray) -> np.uint64:
     return z ^ (z >> np.uint64(31))
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _below(state: np.ndarray, n: int) -> int:
     return int((_next(state) >> np.uint64(33)) % np.uint64(n))
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def propose(
     t: Tables,
     order: np.ndarray,
@@ -339,7 +339,7 @@ def propose(
     return -1, 0, 0, w.order, w.stall
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def carry_out(
     t: Tables, order: np.ndarray, stall: np.ndarray, kind: int, i: int, j: int
 ) -> tuple[bool, np.ndarray, np.ndarray]:
@@ -348,7 +348,7 @@ def carry_out(
     return perform(t, w, kind, i, j), w.order, w.stall
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def enumerate_moves(
     t: Tables, order: np.ndarray, stall: np.ndarray, chosen: np.ndarray, neighbours: bool
 ) -> np.ndarray:
@@ -368,7 +368,7 @@ def enumerate_moves(
     return legal
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def goals(t: Tables, w: Working, p: int, steps: np.ndarray) -> np.ndarray:
     """Where each action would take the instruction at `p`; -1 where order or stall field forbid it.
 
@@ -397,7 +397,7 @@ def goals(t: Tables, w: Working, p: int, steps: np.ndarray) -> np.ndarray:
     return out
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def legal_actions(
     t: Tables,
     order: np.ndarray,

@@ -57,7 +57,7 @@ _RING = 32
 _QUEUE = 16
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, inline="always", no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def _eligible(  # type: ignore[no-untyped-def]
     w, s, ready, ahead, pipe_free, bank, queue_free, window, hgmma_queue
 ):
@@ -76,7 +76,7 @@ def _eligible(  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_at, reason):  # type: ignore[no-untyped-def]
     """Simulate `ctas` CTAs of `warps` warps on one SM.
 

@@ -79,7 +79,7 @@ class Pending(NamedTuple):
     raised: np.ndarray
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def scan_block(
     flow: Flow,
     block: int,
@@ -203,7 +203,7 @@ def scan_block(
     return found
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def scoreboards(flow: Flow, t: Tracked, c: Schedule, record: bool, out: np.ndarray) -> int:
     """Pending scoreboards as a forward data-flow problem; then every read and overwrite is checked.
 

@@ -34,7 +34,7 @@ class Accesses(NamedTuple):
     conflict: np.ndarray
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def overtaken(a: Accesses, place: np.ndarray, out: np.ndarray) -> int:
     """Find operations that stand before an earlier one with which they keep their order.
 
@@ -75,7 +75,7 @@ def overtaken(a: Accesses, place: np.ndarray, out: np.ndarray) -> int:
     return count
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def block_distances(lengths: np.ndarray, flow: Flow, horizon: int) -> np.ndarray:
     """Least cycles from the end of block a to the start of block b over all paths, up to `horizon`."""
     follow_at, follow = flow.follow_at, flow.follow

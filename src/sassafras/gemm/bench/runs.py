@@ -221,7 +221,7 @@ def benchmark(
     found = {**own, **(machine or {}), **{key: own.get(key) for key in ("commit", "command", "date")}}
     head = {
         "benchmark": stem,
-        **_provenance(found.get("commit")),
+        **provenance(found.get("commit")),
         "seed": settings.options.seed,
         "kernels": kernels_digest(),
         "modelled": bool(summary.get("modelled")),
@@ -248,7 +248,7 @@ def save_sweep(
     of = part(dataset.header.get("options", {}).get("layouts", ()))
     name = stem(str(dataset.header.get("gpu") or "gpu"), of)
     dataset.header |= {
-        **_provenance(None),
+        **provenance(None),
         # those of data sets without this line were timed in shorter blocks
         "torch_times": "timed in blocks as long as those of all else",
     }
@@ -271,7 +271,8 @@ def save_sweep(
     return paths
 
 
-def _provenance(commit: str | None) -> dict[str, str | None]:
+def provenance(commit: str | None) -> dict[str, str | None]:
+    """Date, command line and commit, as every file of results has them."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),

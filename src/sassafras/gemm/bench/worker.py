@@ -1,7 +1,8 @@
 """The process that touches a GPU and is asked for one shape after another; it may die or hang.
 
-``worker_client`` starts it. A plan names a mode (``select``, ``measure``; ``judge``, ``confirm``) and the
-options. After an answer that says ``lost`` its CUDA context is gone, and it is of no further use.
+``worker_client`` starts it. A plan names a mode (``select``, ``measure``; ``judge``, ``confirm``;
+``program``) and the options. After an answer that says ``lost`` its CUDA context is gone, and it is of no
+further use.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from sassafras.core import SassafrasError
 from sassafras.cuda.driver import CudaError
 from sassafras.cuda.worker_loop import Answer, serve
 
-from ..build.cubins import source
+from ..build.cubins import build, source
 from ..configs.backward import instances
-from ..problem.shape import LAYOUTS, Shape
+from ..problem.shape import LAYOUTS, Product, Shape
+from . import context
 from .contestants import Contestants
 from .dry_run import DryContestants
 from .faults import FaultTracker, FaultyConfig
@@ -70,7 +72,11 @@ class ShapeWorker:
             import torch
 
             gpu = torch.cuda.get_device_name(0)
+            sms = torch.cuda.get_device_properties(0).multi_processor_count
             self.header |= {"torch": importlib.metadata.version("torch"), "gpu": gpu}
+            self.header |= {"sms": sms} if plan["mode"] == "program" else {}
+        if plan["mode"] == "program":
+            self._chooser = context.chooser(self.stage)
         self._judge = Judge(self.stage, self.options)
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -100,12 +106,24 @@ class ShapeWorker:
             faulty = [FaultyConfig(**entry) for entry in question.get("faulty", ())]
             trying = Path(question["trying"]) if "trying" in question else None
             return choose(self.stage, shape, self.options, FaultTracker(faulty, trying))
+        if self.plan["mode"] == "program":
+            return self._program(question)
         if self.plan["mode"] == "judge":
             return self._judge.look(question["shape"], question["config"])
         process = self.plan["process"]
         if question.get("selection") is None:
             raise SassafrasError("nothing was selected for this shape", where=str(shape))
         return measure(self.stage, question["selection"], self.options, process, self.plan["how"])
+
+    def _program(self, question: dict[str, Any]) -> dict[str, Any]:
+        """A product's record; of `products`, how many kernels their candidates need, which are compiled."""
+        if "products" in question:
+            needed = context.instances(self._chooser, map(Product.from_json, question["products"]))
+            if not self.stage.modelled:
+                build(needed, Path(self.plan["cache"]) if self.plan.get("cache") else None)
+            return {"kernels": len(needed)}
+        product = Product.from_json(question["product"])
+        return context.tune(self.stage, self._chooser, product, question["seconds"], self.options.seed)
 
 
 def _stage(plan: dict[str, Any]) -> Any:

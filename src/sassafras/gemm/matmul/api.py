@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 import warnings
+from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError, ToolMissing
@@ -21,12 +24,14 @@ from .driver import Driver
 from .launcher_python import Torch
 from .planner import Planner
 from .problem import broadcast
+from .recorder import VARIABLE, Recorder
 from .torch_op import register
 
 #: under a name of its own: a plain call has a microsecond, and finding it takes a thirtieth of that
 _is_compiling = torch.compiler.is_compiling
 
 _engine: Planner | None = None
+_recorder: Recorder | None = None
 _device = "cuda"
 _warned: set[str] = set()
 _once = threading.RLock()  # what is made, or said, once
@@ -139,6 +144,9 @@ def _make_engine() -> None:
 def use(engine: Planner | None, *, device: str = "cuda", launch: Any = None) -> None:
     """Install an engine (tests and the benchmark do); None and no launch: as if never called."""
     global _engine, _device, _launch, _launch_linear
+    if engine is not None and _recorder is None and (folder := os.environ.get(VARIABLE)):
+        watch(recorder := Recorder(Path(folder)))
+        atexit.register(recorder.save)
     _engine, _device, _launch, _launch_linear = engine, device, launch or _first, launch or _first_linear
     if engine is not None and launch is None:
         engine.attach(lambda launcher: _take(engine, launcher))
@@ -147,7 +155,20 @@ def use(engine: Planner | None, *, device: str = "cuda", launch: Any = None) -> 
 def _take(engine: Planner, launcher: Any) -> None:
     global _launch, _launch_linear
     if _engine is engine:
-        _launch, _launch_linear = launcher, launcher.linear
+        taken = launcher if _recorder is None else _recorder.over(launcher)
+        _launch, _launch_linear = taken, taken.linear
+
+
+def watch(recorder: Recorder | None) -> None:
+    """Let this recorder count calls from now on; None: let none."""
+    global _recorder
+    if _recorder is not None:
+        _recorder.leave_graphs(torch.cuda.CUDAGraph)
+    _recorder = recorder
+    if recorder is not None:
+        recorder.watch_graphs(torch.cuda.CUDAGraph)
+    if _engine is not None:
+        use(_engine, device=_device)
 
 
 def status() -> dict[str, Any]:
@@ -234,6 +255,8 @@ def _served(a: Any, b: Any, out: Any, bias: Any, activation: str | None, *more: 
     if engine is None:
         return NotImplemented
     call = (a, b, out, bias, NUMBERS[activation], *more)
+    if _recorder is not None:
+        _recorder.count(engine.launcher.key(*call))
     result = engine.launcher.raw(*call)
     if result is NotImplemented and (key := engine.launcher.key(*call)) is not None:
         engine.serve(key)

@@ -9,7 +9,7 @@ from sassafras.cuda.cublas import CublasError, CublasLt, LtAlgorithm, LtProblem,
 
 from ..problem.shape import Shape
 from .driver import Driver
-from .problem import Problem
+from .problem import DTYPES, Problem
 
 
 class LtMember:
@@ -25,7 +25,7 @@ class LtMember:
         #: of cublasLtMatmul
         self.matmul_address = int(ctypes.cast(library.cublasLtMatmul, ctypes.c_void_p).value or 0)
         self._handles: dict[int, CublasLt] = {}
-        self._problems: dict[tuple[int, Shape, str], LtProblem] = {}
+        self._problems: dict[tuple[int, Shape, str, str], LtProblem] = {}
 
     def add(self, launcher: Any, problem: Problem, tuned: dict[str, Any]) -> bool:
         """Put the plan into the launcher; False when launcher or library will not have it."""
@@ -39,9 +39,9 @@ class LtMember:
                 # stream and workspace are the launcher's business, call by call
                 self._handles[ordinal] = CublasLt(0, 0, 1 << 40)
             lt = self._handles[ordinal]
-            where = (ordinal, shape, problem.layout)
+            where = (ordinal, shape, problem.layout, DTYPES[problem.dtype])
             if where not in self._problems:
-                self._problems[where] = lt.problem(shape, problem.layout)
+                self._problems[where] = lt.problem(*where[1:])
             made = self._problems[where]
             try:
                 lt.check(made, algorithm)

@@ -20,19 +20,18 @@ from sassafras.core import DeviceError, SassafrasError
 from ..build import launcher as build
 from ..build.cubins import ARCH, cached_path, cubin, default_cache
 from ..configs.backward import PART
-from ..configs.epilogue import NUMBERS
-from ..configs.registry import Config, Instance, with_dtype
+from ..configs.epilogue import NUMBERS, SWIGLU
+from ..configs.registry import Config, Instance
 from ..problem.launch import SHARED_LIMIT
-from ..select import epilogue_selector, predictor
 from ..select import table as tables
 from ..select.dataset import DATA, slug
-from ..select.epilogue_selector import Extra
 from ..select.selector import Choice, Selector
 from ..select.table import TunedTable
+from .choice import chooser_of, member_of
 from .cublaslt import LtMember
 from .driver import Driver
 from .launcher_python import KernelLauncher, PythonLauncher, Torch, compiled
-from .plan import KernelPlan, epilogue_problem, first_legal, plan, why_illegal
+from .plan import KernelPlan, first_legal, plan, why_illegal
 from .problem import BETA, BIAS, DTYPES, MatmulCall, Problem, read
 
 #: cubins that come with the package, named as in the cache; there may be none
@@ -49,26 +48,39 @@ class PlannedGpu:
     tables_of: str | None = None
 
 
-def load_table(gpu: str) -> TunedTable | None:
+def load_table(gpu: str, say: Callable[[str], None] = lambda text: None) -> TunedTable | None:
     """``$SASSAFRAS_GEMM_TABLE`` alone, or what is shipped with what was tuned here on top; None without any.
 
-    For a GPU that was never tuned the nearest one's table is loaded (`table.tables_of`).
+    For a GPU that was never tuned the nearest one's table is loaded (`table.tables_of`). Where the variable
+    names a file of a program's products alone, it comes on top of the others.
+
+    Args:
+        say: is told what of that file is not used.
 
     Raises:
         SassafrasError: the file that the variable names cannot be used.
     """
-    if given := os.environ.get("SASSAFRAS_GEMM_TABLE"):
-        return TunedTable.load(Path(given))
     found: TunedTable | None = None
+    named: TunedTable | None = None
     near = tables.tables_of(gpu)
+    if given := os.environ.get("SASSAFRAS_GEMM_TABLE"):
+        whole = TunedTable.load(Path(given))
+        named = whole.of_gpu(gpu)
+        if len(named.products) < len(whole.products):
+            of = "modelled" if whole.header.get("modelled") else f"timed on {whole.header.get('gpu')}"
+            say(f"products in {given} are not used: they were {of}")
+        if whole.rows or not whole.products:
+            return named
     for path in (tables.shipped_path(near, PART), tables.shipped_path(near), tuned_path(gpu)):
         if path.is_file():
             try:
-                loaded = TunedTable.load(path)
+                loaded = TunedTable.load(path).of_gpu(gpu)
             except SassafrasError:
                 continue  # a damaged file of the cache must not break a user's program
             found = loaded if found is None else found.merged(loaded)
-    return found
+    if named is None or not named.products:
+        return found
+    return named if found is None else found.merged(named)
 
 
 def tuned_path(gpu: str) -> Path:
@@ -133,17 +145,12 @@ class Planner:
                 if capability != (9, 0):
                     why = f"our kernels are for sm_90, {name} is sm_{capability[0]}{capability[1]}"
                 else:
-                    found = self._table or load_table(name)
+                    found = self._table if self._table is not None else load_table(name, self.note)
                     if found is None:
                         why = f"nothing was tuned for {name} (sassafras tune --products)"
                     else:
                         lt = self._lt_member()
-                        chooser = Selector(
-                            found,
-                            lt_version=lt.version if lt else None,
-                            model=predictor.shipped(near),
-                            backward=predictor.shipped(near, PART),
-                        )
+                        chooser = chooser_of(name, found, lt.version if lt else None)
                         if near != name:
                             self.note(f"{name} was not tuned: the tables of {near} serve it")
                 self._gpus[ordinal] = PlannedGpu(name, chooser, why, near if chooser else None)
@@ -156,20 +163,7 @@ class Planner:
         gpu = self.gpu(problem.device)
         if gpu.chooser is None:
             return Choice("torch", None, None, 1.0, gpu.why_not)
-        if not problem.plain:
-            extra = Extra(bool(problem.extra & BIAS), problem.activation, bool(problem.extra & BETA))
-            config, why = epilogue_selector.choose(gpu.chooser, *epilogue_problem(problem), extra=extra)
-            return Choice("ours" if config else "torch", config, None, 1.0, why)
-        choice = gpu.chooser.choose(
-            problem.shape,
-            problem.layout,
-            lambda config: why_illegal(config, problem) is None,
-            lambda config: with_dtype(config, DTYPES[problem.dtype]),
-        )
-        tight = problem.lines == problem.tight
-        if choice.member == "lt" and (not tight or problem.dtype or not problem.aligned):
-            return Choice("torch", None, choice.row, 1.0, "cuBLASLt's algorithm is for tight FP16 matrices")
-        return choice
+        return member_of(gpu.chooser, problem)
 
     # -- plans ----------------------------------------------------------------------------------------------
 
@@ -242,12 +236,15 @@ class Planner:
     ) -> Callable[[], Any]:
         """A call that runs this configuration on these tensors and returns C, whatever would be chosen.
 
-        For measurements and tests; C is one tensor for all calls. Compiles what is missing.
+        For measurements and tests; C is one tensor for all calls (with an addend, a contiguous one). Compiles
+        what is missing.
 
         Raises:
             SassafrasError: the tensors are no problem of ours, or the configuration cannot run them.
         """
-        asked = MatmulCall(a, b, out, bias, NUMBERS[activation], alpha, beta, addend)
+        # the launcher's own calls have but one of them, or other halves of a pair
+        into = out if addend is None or activation == SWIGLU else None
+        asked = MatmulCall(a, b, into, bias, NUMBERS[activation], alpha, beta, addend)
         plain = all(map(self.torch.plain, asked.tensors))
         found = read(asked, self.torch.device_type) if plain else None
         why = "no kernel takes such tensors" if found is None else why_illegal(config, found.problem)
@@ -364,7 +361,12 @@ class Planner:
                 "counts": self.launcher.counts(),
                 "arch": ARCH,
                 "gpus": {
-                    str(o): {"name": g.name, "why_not": g.why_not, "tables_of": g.tables_of}
+                    str(o): {
+                        "name": g.name,
+                        "why_not": g.why_not,
+                        "tables_of": g.tables_of,
+                        "tuned_products": len(g.chooser.table.products) if g.chooser else 0,
+                    }
                     for o, g in self._gpus.items()
                 },
                 "problems": [

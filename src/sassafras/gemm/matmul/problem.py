@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any, NamedTuple
 
 from ..configs.epilogue import NUMBERS, SWIGLU, Batch, Lines, bits
-from ..problem.shape import Shape
+from ..problem.shape import Product, Shape
 
 #: names of the bits in `Problem.transposed`, as cuBLAS would say it: B first, then A
 LAYOUTS = ("nn", "tn", "nt", "tt")
@@ -92,6 +93,24 @@ class Problem(NamedTuple):
     def shape(self) -> Shape:
         """Of each product."""
         return Shape(self.m, self.n, self.k)
+
+    @property
+    def product(self) -> Product | None:
+        """What a program asks for, wherever the operands lie; None for a batch, and a pair."""
+        if self.matrices > 1 or self.pair:
+            return None
+        extra = self.extra
+        kinds = self.layout, DTYPES[self.dtype], bool(extra & BIAS), self.activation
+        return Product(self.shape, *kinds, bool(extra & BETA), bool(extra & ALPHA))
+
+    @classmethod
+    def of(cls, product: Product) -> Problem:
+        """The problem of a product whose operands are aligned and without gaps, on the first device."""
+        (m, n, k), lines = astuple(product.shape), Lines.tight(product.shape, product.layout)
+        extra = BIAS * product.bias | BETA * product.addend | ALPHA * product.scaled
+        extra |= NUMBERS[product.activation] << _ACTIVATION
+        kinds = DTYPES.index(product.dtype), LAYOUTS.index(product.layout)
+        return cls(0, kinds[0], m, n, k, kinds[1], lines.a, lines.b, lines.c, 1, extra=extra)
 
     @property
     def layout(self) -> str:

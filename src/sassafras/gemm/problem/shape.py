@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,6 +66,44 @@ class Shape:
         if len(parts) != 3 or not all(part.isdecimal() for part in parts):
             raise SassafrasError("not a shape", where=repr(text), hint="write MxNxK, for example 64x128x256")
         return cls(*map(int, parts))
+
+
+class Product(NamedTuple):
+    """A matrix product as a program calls it: activation(alpha * A B + addend + bias).
+
+    Attributes:
+        layout: of `LAYOUTS` or `BACKWARD`.
+        dtype: ``fp16`` or ``bf16``.
+        addend: whether a residual, or a factor of what C holds, is added.
+        scaled: whether alpha is not 1.
+    """
+
+    shape: Shape
+    layout: str
+    dtype: str = "fp16"
+    bias: bool = False
+    activation: str | None = None
+    addend: bool = False
+    scaled: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """A product and nothing else."""
+        return not (self.bias or self.activation or self.addend or self.scaled)
+
+    def __str__(self) -> str:
+        more = [name for name in ("bias", "addend", "scaled") if getattr(self, name)]
+        return " ".join([str(self.shape), self.layout, self.dtype, *more, *filter(None, [self.activation])])
+
+    def to_json(self) -> dict[str, Any]:
+        """For a file; `from_json` is the reverse."""
+        return {**self._asdict(), "shape": str(self.shape)}
+
+    @classmethod
+    def from_json(cls, given: Any) -> Product:
+        """Raises SassafrasError, KeyError, TypeError: malformed; further keys are ignored."""
+        fields = {name: given[name] for name in cls._fields}
+        return cls(**{**fields, "shape": Shape.parse(given["shape"])})
 
 
 def cuda_l2_grid() -> tuple[Shape, ...]:

@@ -7,7 +7,7 @@ configurations that won nearby are looked at. A model ranks them (`learned`); wi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..configs.fields import to_fields
 from ..configs.registry import Config
 from ..problem.shape import BACKWARD, Shape
 from .predictor import Model
-from .table import TableRow, TunedTable
+from .table import ProductRow, TableRow, TunedTable
 
 #: legal(configuration) -> may it run? (layout, alignment, gaps and limits of the problem at hand)
 Legal = Callable[[Config], bool]
@@ -36,6 +36,8 @@ OURS_BETTER_BACKWARD = ((1e11, 1.03), (math.inf, 1.05))
 TORCH_BETTER = 1.05
 #: torch over the stream kernel at 1 and 4 rows: 1.04 to 1.20 on an H100 for layers of models, B from memory
 STREAMED = 1.04
+#: configurations of the stream kernel among `Selector.favourites`
+_STREAMS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,14 @@ class Choice:
     Attributes:
         member: ``ours``, ``torch`` or ``lt`` (cuBLASLt's tuned algorithm).
         config: our configuration, for ``ours``.
-        row: the tuned row, for a tuned shape.
+        row: the tuned row, for a tuned shape or product of a program.
         speedup: torch's time over this member's: measured for a tuned shape, predicted otherwise.
         why: one sentence.
     """
 
     member: str
     config: Config | None
-    row: TableRow | None
+    row: TableRow | ProductRow | None
     speedup: float
     why: str
 
@@ -113,7 +115,7 @@ class Selector:
         self.table = table
         self._models = {layout: one for one in (model, backward) if one is not None for layout in one.layouts}
         self.settings = settings or SelectorSettings()
-        known = table.header.get("cublaslt")
+        self.lt_version, known = lt_version, table.header.get("cublaslt")
         self._lt_usable = lt_version is not None and known == lt_version
         self._near: dict[str, tuple[np.ndarray, list[TableRow]]] = {}
         for layout in sorted({row.layout for row in table.rows.values()}):
@@ -192,9 +194,7 @@ class Selector:
         if distances[order[0]] > settings.reach:
             return Choice("torch", None, None, 1.0, "no tuned shape is near")
         if model is not None:
-            winners = self._winners[layout][1]
-            won = (config for i in order[: settings.candidates] for config in winners[i])
-            best = self._ranked(model, won, shape, legal, translate)
+            best = next(self._ranked(model, self._won(order, layout), shape, legal, translate), None)
             margin, why = settings.model_margin, "chosen by what was learnt from tuned shapes"
         else:
             rows = self._near[layout][1]
@@ -209,17 +209,36 @@ class Selector:
             )
         return Choice("ours", best[1], None, best[0], why)
 
+    def favourites(
+        self, shape: Shape, layout: str, legal: Legal, translate: Translate = lambda config: config
+    ) -> Iterator[Config]:
+        """What may run a shape, the most promising first: for a selection by measurement."""
+        row, model = self.table.get(shape, layout), self._models.get(layout)
+        known = [*(config for config, _ in row.ours)] if row else []
+        known += stream.best(shape)[:_STREAMS] if layout == "tn" else []
+        yield from (served for c in known if (served := translate(c)) is not None and legal(served))
+        if model is None or layout not in self._winners:
+            return
+        points = self._winners[layout][0]
+        distances = np.linalg.norm(points - np.log2([shape.m, shape.n, shape.k]), axis=1)
+        won = self._won(np.argsort(distances, kind="stable"), layout)
+        yield from (config for _, config in self._ranked(model, won, shape, legal, translate))
+
+    def _won(self, order: np.ndarray, layout: str) -> Iterator[Config]:
+        """Winners of the nearest shapes."""
+        winners = self._winners[layout][1]
+        return (config for i in order[: self.settings.candidates] for config in winners[i])
+
     @staticmethod
     def _ranked(
         model: Model, won: Iterable[Config], shape: Shape, legal: Legal, translate: Translate
-    ) -> tuple[float, Config] | None:
-        """(predicted speed-up, configuration) of the model's first choice that may run."""
+    ) -> Iterator[tuple[float, Config]]:
+        """(predicted speed-up, configuration) of what may run, the model's first choice first."""
         ranked = [c for c in dict.fromkeys(won) if model.knows(c) and _fits(c, shape)]
         for speedup, config in model.speedups(ranked, shape):
             served = translate(config)
             if served is not None and legal(served):
-                return speedup, served
-        return None
+                yield speedup, served
 
     def _by_neighbours(
         self, near: Sequence[tuple[TableRow, float]], shape: Shape, legal: Legal, translate: Translate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from sassafras.core.files import write_whole
 from ..configs import registry
 from ..configs.fields import ConfigurationList, known, read_list
 from ..configs.registry import Config
-from ..problem.shape import Shape
+from ..problem.shape import Product, Shape
 from .dataset import DATA, Dataset, DatasetEntry, stem
 
 #: earlier files (1) have names of configurations instead of fields
@@ -52,12 +52,52 @@ class TableRow:
         return self.torch_us / self.ours[0][1] if self.ours and self.torch_us else None
 
 
-class TunedTable:
-    """Rows by (shape, layout)."""
+@dataclass(frozen=True, slots=True)
+class ProductRow:
+    """A product of a program, timed as programs have it: B from memory, elementwise kernels around it.
 
-    def __init__(self, header: dict[str, Any], rows: Iterable[TableRow]) -> None:
+    Times are microseconds of an elementwise kernel, the product, and an elementwise kernel.
+
+    Attributes:
+        calls: of the recorded program.
+        member: what serves it: ``ours``, ``torch``, ``lt`` (cuBLASLt's algorithm).
+        ours: (configuration, microseconds), fastest first; empty for another member.
+        us, torch_us, before_us: of the member, of torch, and of what served when it was tuned.
+        lt, cublaslt: that algorithm, and the version of the library.
+    """
+
+    product: Product
+    calls: int
+    member: str
+    ours: tuple[tuple[Config, float], ...]
+    us: float
+    torch_us: float
+    before_us: float
+    lt: dict[str, Any] | None = None
+    cublaslt: int | None = None
+
+    def to_json(self, place: Callable[[Config], Any]) -> dict[str, Any]:
+        """For a file, where `place` tells what stands for a configuration."""
+        found = {name: getattr(self, name) for name in self.__slots__ if name != "product"}
+        return {**self.product.to_json(), **found, "ours": [[place(c), us] for c, us in self.ours]}
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any], listed: Sequence[Config | None]) -> ProductRow:
+        """The reverse, without configurations that no kernel of this version has."""
+        ours = tuple((c, float(us)) for at, us in given["ours"] if (c := listed[at]) is not None)
+        more = {name: given[name] for name in cls.__slots__ if name not in ("product", "ours")}
+        return cls(Product.from_json(given), ours=ours, **more)
+
+
+class TunedTable:
+    """Rows by (shape, layout), and `products` of programs, which come before them."""
+
+    def __init__(
+        self, header: dict[str, Any], rows: Iterable[TableRow], products: Iterable[ProductRow] = ()
+    ) -> None:
         self.header = {"sassafras_hgemm_table": FORMAT, **header}
         self.rows = {(row.shape, row.layout): row for row in rows}
+        self.products = {row.product: row for row in products}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -69,19 +109,24 @@ class TunedTable:
     def without(self, shapes: Iterable[Shape]) -> TunedTable:
         """The table with shapes held out."""
         gone = set(shapes)
-        return TunedTable(self.header, (row for row in self.rows.values() if row.shape not in gone))
+        products = (row for row in self.products.values() if row.product.shape not in gone)
+        return TunedTable(self.header, (row for row in self.rows.values() if row.shape not in gone), products)
 
     def merged(self, other: TunedTable) -> TunedTable:
         """This table with the other's rows added; the other's win.
 
-        cuBLASLt's algorithms stay only where they are of the version that the header names: the other's.
+        cuBLASLt's algorithms stay only where they are of the version that the header names: the other's, or
+        this table's where the other has products of programs alone.
         """
+        products = (self.products | other.products).values()
+        if other.products and not other.rows:
+            return TunedTable({**other.header, **self.header}, self.rows.values(), products)
         header = {**self.header, **other.header}
         rows: dict[tuple[Shape, str], TableRow] = {}
         for table in (self, other):
             fits = table.header.get("cublaslt") == header.get("cublaslt")
             rows |= {at: row if fits else replace(row, lt=None) for at, row in table.rows.items()}
-        return TunedTable(header, rows.values())
+        return TunedTable(header, rows.values(), products)
 
     @classmethod
     def from_dataset(cls, dataset: Dataset) -> TunedTable:
@@ -112,7 +157,9 @@ class TunedTable:
     def save(self, path: Path) -> None:
         """Write it; equal contents give equal bytes."""
         ordered = sorted(self.rows.values(), key=lambda row: (row.shape.flop, row.shape, row.layout))
-        listed = ConfigurationList(config for row in ordered for config, _ in row.ours)
+        programs = sorted(self.products.values(), key=lambda row: str(row.product))
+        every = [row.ours for row in ordered] + [row.ours for row in programs]
+        listed = ConfigurationList(config for ours in every for config, _ in ours)
         lines = [
             json.dumps(
                 [
@@ -132,10 +179,12 @@ class TunedTable:
         header = {**self.header, "sassafras_hgemm_table": FORMAT}
         configurations = ",\n".join(json.dumps(fields) for fields in listed.to_json())
         body = ",\n".join(lines)
+        products = ",\n".join(json.dumps(row.to_json(listed.place)) for row in programs)
+        behind = f',\n"products": [\n{products}\n]' if products else ""
         write_whole(
             path,
             f'{{"header": {json.dumps(header, sort_keys=True)},\n"configurations": [\n{configurations}\n],\n'
-            f'"rows": [\n{body}\n]}}\n',
+            f'"rows": [\n{body}\n]{behind}}}\n',
         )
 
     @classmethod
@@ -165,9 +214,24 @@ class TunedTable:
                 )
                 for m, n, k, layout, ours, torch_us, lt_us, lt in found["rows"]
             ]
-        except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            products = [ProductRow.from_json(one, listed) for one in found.get("products", ())]
+        except (
+            SassafrasError,
+            OSError,
+            ValueError,
+            KeyError,
+            IndexError,
+            TypeError,
+            AttributeError,
+        ) as error:
             raise SassafrasError(f"not a table of tuned shapes: {error}", where=path.name) from error
-        return cls(found["header"], rows)
+        return cls(found["header"], rows, products)
+
+    def of_gpu(self, gpu: str) -> TunedTable:
+        """The table, without products that were timed on another GPU, or modelled."""
+        if self.header.get("gpu") == gpu and not self.header.get("modelled"):
+            return self
+        return TunedTable(self.header, self.rows.values())
 
 
 def _for_bf16(

@@ -1,0 +1,316 @@
+"""A product as a program has it: B from memory, an elementwise kernel before and after; who serves it best.
+
+All that could serve it is timed there by successive halving: the chooser's favourites and the estimate's,
+cuBLASLt's algorithms, torch. The winner is timed a second time, beside torch twice (the A/A control) and what
+has served so far, and replaces torch only if it gains more than these two differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sassafras.core import SassafrasError
+from sassafras.cuda.cublas import CublasError, LtAlgorithm
+from sassafras.cuda.driver import CudaError
+
+from ..configs import epilogue, registry
+from ..configs.base import PLAIN
+from ..configs.fields import to_fields
+from ..configs.registry import Config, Instance, with_dtype
+from ..matmul.choice import chooser_of, member_of
+from ..matmul.plan import epilogue_problem, why_illegal
+from ..matmul.planner import load_table
+from ..matmul.problem import Problem
+from ..problem.shape import Product
+from ..select.selector import Choice, Selector
+from .dry_run import DryOperands
+from .operands import BASELINE_RMS_LIMIT, RMS_LIMIT, OperandSet
+from .timing import Enqueue, TimedBlock, timed
+
+#: sets of operands that a chain rotates through at most
+_SETS = 24
+#: microseconds that a block lasts at least, about, and times that it repeats its chain at most
+_BLOCK_US, _REPEATS = 200.0, 8
+#: candidates: of the chooser, of the estimate, of cuBLASLt
+_CHOSEN, _ESTIMATED, _LIBRARY = 8, 4, 8
+#: rounds of the first two rungs; least and most of the last, and of the winner's second timing
+_RUNGS, _ROUNDS = (5, 9), (5, 61)
+#: speed-up over torch that a winner needs at least, and times what the A/A control shows
+_MARGIN, _NOISE = 1.01, 2.0
+#: rows of C that are compared at once
+_ROWS = 512
+
+
+def chooser(stage: Any) -> Selector:
+    """What chooses on this GPU, or an H200 where it is modelled. Raises SassafrasError: nothing does."""
+    if stage.modelled:
+        table = load_table("NVIDIA H200")
+        assert table is not None
+        return chooser_of("NVIDIA H200", table, stage.lt.version)
+    from ..matmul import api  # loads torch
+
+    if api._engine is None:
+        api._set_up()
+    gpu = api._engine.gpu(0) if api._engine else None
+    if gpu is None or gpu.chooser is None:
+        raise SassafrasError(gpu.why_not if gpu else "the CUDA driver does not serve")
+    return gpu.chooser
+
+
+def candidates(chooser: Selector, product: Product) -> list[Config]:
+    """Our configurations that are tried: what serves today, the chooser's favourites, the estimate's."""
+    problem = Problem.of(product)
+
+    def legal(config: Config) -> bool:
+        return why_illegal(config, problem) is None
+
+    def twin(config: Config) -> Config | None:
+        return with_dtype(config, product.dtype, epilogue=not product.plain)
+
+    if product.plain:
+        able = registry.legal(product.shape, dtype=product.dtype, layouts=(product.layout,))
+    else:
+        able = epilogue.configurations(*epilogue_problem(problem))
+    families: dict[str, list[Config]] = {}
+    for config in sorted(able, key=lambda c: (c.estimate_us(product.shape), c.rank)):
+        families.setdefault(config.FAMILY, []).append(config)
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*families.values()))
+    estimated = (config for config in turns if config is not None and legal(config))
+    favourites = chooser.favourites(product.shape, product.layout, legal, twin)
+    # launches that overlap are tried with the leaders alone
+    chosen = dict.fromkeys(replace(config, mode=PLAIN) for config in favourites)
+    found = [*itertools.islice(chosen, _CHOSEN), *itertools.islice(estimated, _ESTIMATED)]
+    today = member_of(chooser, problem).config
+    return list(dict.fromkeys([*([today] if today else []), *found]))
+
+
+def instances(chooser: Selector, products: Iterable[Product]) -> list[Instance]:
+    """The kernels of all candidates, each once."""
+    return list(dict.fromkeys(i for p in products for c in candidates(chooser, p) for i in c.instances))
+
+
+class Context:
+    """A product on sets of operands that share A and C; the sets' Bs exceed twice the L2, if `_SETS` suffice.
+
+    Attributes:
+        wrong: lines about contestants that failed.
+    """
+
+    def __init__(self, stage: Any, product: Product, seed: int = 0) -> None:
+        self.stage, self.product, self.wrong = stage, product, list[str]()
+        shape = product.shape
+        self.lt = stage.lt.problem(shape, product.layout, product.dtype)
+        count = min(_SETS, 2 * stage.l2_bytes // (2 * shape.n * shape.k) + 1)
+        self._blocks: dict[Any, TimedBlock] = {}
+        if stage.modelled:
+            self.sets: list[Any] = [DryOperands(shape) for _ in range(count)]
+            return
+        import torch
+
+        generator = torch.Generator(device="cuda").manual_seed(seed)
+        kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[product.dtype]
+
+        def drawn(*extents: int) -> Any:
+            values = torch.empty(extents, dtype=kind, device="cuda")
+            return values.normal_(generator=generator)
+
+        m, n, k = shape.m, shape.n, shape.k
+        by_columns = product.layout[1] == "t"
+        a, c = drawn(*((k, m) if by_columns else (m, k))), drawn(m, n)
+        self._a, key = a, product.layout[0] + "n"
+        lying = (None, a) if by_columns else (a, None)
+        made = (drawn(*((k, n) if key == "nn" else (n, k))).mul_(k**-0.5) for _ in range(count))
+        self.sets = [OperandSet(shape, lying[0], {key: b}, c, lying[1]) for b in made]
+        self._epilogue: dict[str, Any] = {
+            "bias": drawn(n) if product.bias else None,
+            "activation": product.activation,
+            "alpha": 0.5 if product.scaled else 1.0,
+            "beta": float(product.addend),
+            "addend": drawn(m, n) if product.addend else None,
+        }
+
+    def call(self, key: Any, operands: Any) -> Callable[[], Any]:
+        """A contestant on a set: a configuration, cuBLASLt's algorithm, else torch, as a program has it."""
+        stage, layout = self.stage, self.product.layout
+        if isinstance(key, LtAlgorithm):
+            return stage.lt_call(self.lt, key, operands)  # type: ignore[no-any-return]
+        if stage.modelled:
+            return (  # type: ignore[no-any-return]
+                stage.torch_matmul(layout, operands) if isinstance(key, str) else stage.ours(key, operands)
+            )
+        from ..matmul import api, composed  # loads torch
+
+        (a, b), c, torch = operands.factors(layout), operands.c, api.torch
+        if not isinstance(key, str):
+            return api._engine.bind(key, a, b, c, **self._epilogue)  # type: ignore[union-attr, no-any-return]
+        if self.product.plain:
+            return lambda: torch.matmul(a, b, out=c)
+        if self.product == self.product._replace(activation=None, addend=False, scaled=False):
+            return lambda: torch.addmm(self._epilogue["bias"], a, b, out=c)
+        return lambda: composed.composed(a, b, **self._epilogue)
+
+    def chain(self, key: Any) -> list[Enqueue]:
+        """An elementwise kernel on A, then the product and one on C, on each set in turn."""
+        gpu, steps = self.stage.gpu, list[Enqueue]()
+        for operands in self.sets:
+            call = self.call(key, operands)
+            if self.stage.modelled:
+                steps += [lambda: gpu.launch(2.0), lambda call=call: (call(), gpu.launch(2.0))]  # type: ignore[misc, list-item]
+                continue
+
+            def both(call: Callable[[], Any] = call, c: Any = operands.c) -> None:
+                result = call()
+                (c if result is None else result).mul_(0.5)
+
+            call()  # what has to be loaded is loaded before a capture
+            steps += [lambda: self._a.mul_(1.0), both]
+        return steps
+
+    def take(self, keys: Iterable[Any]) -> list[Any]:
+        """Those contestants that can be launched; they have blocks from now on. Raises CudaError (sticky)."""
+        product, taken = self.product.shape, []
+        guess = len(self.sets) * (6.0 + max(product.flop / 7e8, product.nbytes / 4e6))
+        repeats = int(min(_REPEATS, max(1, _BLOCK_US // guess)))
+        for key in keys:
+            try:
+                if key not in self._blocks:
+                    chain = self.chain(key)
+                    self._blocks[key] = self.stage.block(chain, repeats * len(chain))
+                taken.append(key)
+            except (SassafrasError, CublasError, CudaError) as error:
+                if getattr(error, "sticky", False):
+                    raise
+                self.wrong.append(f"{name(key)}: {error}")
+        return taken
+
+    def times(self, keys: Sequence[Any], rounds: int) -> np.ndarray:
+        """Microseconds of an elementwise kernel, the product and another one: (rounds, contestants)."""
+        blocks = [self._blocks[key] for key in keys]
+        return 2 * timed(self.stage.gpu, self.stage.watch, blocks, rounds)
+
+    def right(self, key: Any) -> bool:
+        """Whether the error against FP32 is torch's, about (`operands`)."""
+        if self.stage.modelled:
+            return True
+        limit = BASELINE_RMS_LIMIT if isinstance(key, LtAlgorithm) else RMS_LIMIT
+        torchs, own = self._rms("torch"), self._rms(key)
+        if not own <= limit * torchs:
+            self.wrong.append(f"{name(key)}: RMS error {own:.3g}, torch's is {torchs:.3g}")
+        return own <= limit * torchs
+
+    def _rms(self, key: Any) -> float:
+        from ..matmul.composed import activated  # loads torch
+
+        operands, more, total = self.sets[0], self._epilogue, 0.0
+        operands.c.fill_(float("nan"))
+        result = self.call(key, operands)()
+        result = operands.c if result is None else result
+        a, b = operands.factors(self.product.layout)
+        b, bias = b.float(), 0.0 if more["bias"] is None else more["bias"]
+        for at in range(0, len(result), _ROWS):
+            rows = slice(at, at + _ROWS)
+            added = 0.0 if more["addend"] is None else more["addend"][rows]
+            exact = activated(more["alpha"] * (a[rows].float() @ b) + added + bias, more["activation"])
+            total += float((result[rows].float() - exact).double().square_().sum())
+        return float(total / result.numel()) ** 0.5
+
+    def close(self) -> None:
+        """Free the graphs."""
+        for block in self._blocks.values():
+            block.discard(self.stage.gpu)
+        self.lt.close()
+
+
+def tune(stage: Any, chooser: Selector, product: Product, seconds: float, seed: int = 0) -> dict[str, Any]:
+    """The record of a product: the fields of `ProductRow` but the calls, ``control``, ``wrong``.
+
+    Args:
+        seconds: GPU time, about.
+
+    Raises:
+        CudaError: the context is lost.
+    """
+    here = Context(stage, product, seed)
+    try:
+        return _tuned(here, chooser, seconds)
+    finally:
+        here.close()
+
+
+def _tuned(here: Context, chooser: Selector, seconds: float) -> dict[str, Any]:
+    stage, product = here.stage, here.product
+    today = member_of(chooser, Problem.of(product))
+    before = _key(today)
+    library: list[Any] = []
+    if product.plain:
+        library = stage.lt.candidates(here.lt)[:_LIBRARY]
+    known = [before] if isinstance(before, LtAlgorithm) else []
+    alive = here.take(["torch", *candidates(chooser, product), *known, *library])
+    if before not in alive:
+        before = "torch"
+    for rung, rounds in enumerate(_RUNGS):
+        ranked = _ranked(here, alive, rounds)
+        alive = ranked[: max(6, len(ranked) // 2)]
+        if rung == 0:
+            modes = [c for key in alive[:3] if not isinstance(key, str | LtAlgorithm) for c in key.in_modes()]
+            alive = here.take(dict.fromkeys([*alive, *modes]))
+    best = list(itertools.islice((key for key in ranked if key != "torch" and here.right(key)), 3))
+    ours = []
+    if best:
+        table = here.times(best, _rounds(here, best, seconds / 2))
+        timed_ = sorted(zip(np.median(table, axis=0).tolist(), best, strict=True), key=lambda row: row[0])
+        best = [key for _, key in timed_]
+        ours = [(key, us) for us, key in timed_ if not isinstance(key, str | LtAlgorithm)]
+    final = here.take(dict.fromkeys(["torch", "control", before, *best[:1]]))
+    table = here.times(final, _rounds(here, final, seconds / 2))
+    us = dict(zip(final, np.median(table, axis=0).tolist(), strict=True))
+    control = float(np.median(table[:, 0] / table[:, 1]))
+    needed = max(_MARGIN, 1 + _NOISE * abs(control - 1))
+    winner = min((key for key in final if key != "control"), key=us.__getitem__)
+    if us["torch"] < needed * us[winner]:
+        winner = "torch"
+    member = "torch" if winner == "torch" else "lt" if isinstance(winner, LtAlgorithm) else "ours"
+    if member == "ours":  # those that are slower stand in where lines have gaps
+        ours = [(winner, us[winner]), *(row for row in ours if row[0] != winner)]
+    return {
+        "product": product.to_json(),
+        "member": member,
+        "ours": [[to_fields(key), round(t, 3)] for key, t in ours] if member == "ours" else [],
+        "us": round(us[winner], 3),
+        "torch_us": round(us["torch"], 3),
+        "before_us": round(us[before], 3),
+        "before": today.member if before != "torch" else "torch",
+        "lt": winner.to_json() if isinstance(winner, LtAlgorithm) else None,
+        "cublaslt": stage.lt.version,
+        "control": round(control, 4),
+        "wrong": here.wrong[:8],
+    }
+
+
+def _key(choice: Choice) -> Any:
+    """The contestant that a choice is."""
+    if choice.member == "lt" and choice.row and choice.row.lt:
+        return LtAlgorithm.from_json(choice.row.lt)
+    return choice.config or "torch"
+
+
+def _ranked(here: Context, keys: Sequence[Any], rounds: int) -> list[Any]:
+    """Fastest first."""
+    medians = np.median(here.times(keys, rounds), axis=0)
+    return [keys[at] for at in np.argsort(medians, kind="stable")]
+
+
+def _rounds(here: Context, keys: Sequence[Any], seconds: float) -> int:
+    """What the time allows."""
+    one = float(here.times(keys, 1).sum()) * len(here.sets)
+    return int(min(_ROUNDS[1], max(_ROUNDS[0], seconds * 1e6 // one)))
+
+
+def name(key: Any) -> str:
+    """What a contestant is called."""
+    return "cuBLASLt" if isinstance(key, LtAlgorithm) else getattr(key, "name", key)

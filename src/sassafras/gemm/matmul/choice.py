@@ -1,0 +1,49 @@
+"""Which member of the portfolio serves a problem; needs no GPU."""
+
+from __future__ import annotations
+
+from ..configs.backward import PART
+from ..configs.registry import with_dtype
+from ..select import epilogue_selector, predictor
+from ..select.epilogue_selector import Extra
+from ..select.selector import Choice, Selector
+from ..select.table import ProductRow, TunedTable, tables_of
+from .plan import epilogue_problem, why_illegal
+from .problem import BETA, BIAS, DTYPES, Problem
+
+
+def chooser_of(gpu: str, table: TunedTable, lt_version: int | None) -> Selector:
+    """What chooses for a GPU of this name, by a table and the predictors of the nearest shipped GPU."""
+    model, backward = (predictor.shipped(tables_of(gpu), part) for part in ("", PART))
+    return Selector(table, lt_version=lt_version, model=model, backward=backward)
+
+
+def member_of(chooser: Selector, problem: Problem) -> Choice:
+    """The portfolio's member for a problem: as the program was tuned, or chosen."""
+    tight = bool(problem.lines == problem.tight and problem.aligned)
+    row = chooser.table.products.get(problem.product) if problem.product else None
+    if row and (choice := _tuned_product(row, problem, tight and row.cublaslt == chooser.lt_version)):
+        return choice
+    if not problem.plain:
+        extra = Extra(bool(problem.extra & BIAS), problem.activation, bool(problem.extra & BETA))
+        config, why = epilogue_selector.choose(chooser, *epilogue_problem(problem), extra=extra)
+        return Choice("ours" if config else "torch", config, None, 1.0, why)
+    choice = chooser.choose(
+        problem.shape,
+        problem.layout,
+        lambda config: why_illegal(config, problem) is None,
+        lambda config: with_dtype(config, DTYPES[problem.dtype]),
+    )
+    if choice.member == "lt" and (not tight or problem.dtype):
+        return Choice("torch", None, choice.row, 1.0, "cuBLASLt's algorithm is for tight FP16 matrices")
+    return choice
+
+
+def _tuned_product(row: ProductRow, problem: Problem, lt: bool) -> Choice | None:
+    """The member that a program's tuning chose; None where it cannot run this problem."""
+    speedup, why = row.torch_us / row.us, "tuned in a program: {} is the fastest"
+    if row.member == "torch" or (row.member == "lt" and lt):
+        name = "torch" if row.member == "torch" else "a cuBLASLt algorithm"
+        return Choice(row.member, None, row, speedup, why.format(name))
+    config = next((c for c, _ in row.ours if why_illegal(c, problem) is None), None)
+    return Choice("ours", config, row, speedup, why.format("ours")) if config else None
