@@ -14,17 +14,13 @@ from sassafras.comparison.cubins import from_evaluation
 from sassafras.core import (
     Candidate,
     Case,
-    CubinError,
     Device,
     DeviceError,
-    DisassemblyError,
     Evaluation,
     Evaluator,
     Kernel,
-    Modelled,
     Outcome,
     SassafrasError,
-    Verdict,
     Workload,
     beats,
     workload_digest,
@@ -155,7 +151,7 @@ def evaluate(
             kernel = baseline if cubin is None else baseline.with_cubin(cubin)
             candidate = Candidate(kernel, {"origin": "baseline" if cubin is None else "given"})
         say("judging the candidate")
-        outcome = _judged(judge, candidate, opened)
+        outcome = judge.evaluate(candidate)
         if outcome.cost is not None:
             say("re-measuring beside the A/A control" if not opened.modelled else "modelling on fresh draws")
             outcome = remeasure(opened, candidate)
@@ -170,15 +166,6 @@ def evaluate(
             measured = dict(zip(("baseline", "candidate"), both, strict=True))
         doubt = refusal(correlation(workload.name, which.name)) if opened.modelled else ""
         return Judged(workload.name, which.name, opened.name, baseline, outcome, doubt, brief, measured, run)
-
-
-def _judged(judge: Evaluator, candidate: Candidate, device: Device) -> Outcome:
-    """The outcome; bytes that are no cubin are the candidate's fault."""
-    try:
-        return judge.evaluate(candidate)
-    except (CubinError, DisassemblyError) as error:
-        kind = Modelled if device.modelled else Evaluation
-        return kind(candidate.digest, Verdict.UNSUPPORTED, detail=str(error))
 
 
 def _recorded(store: Store, workload: Workload, case: Case, baseline: Kernel, device: Device) -> int:
