@@ -76,8 +76,10 @@ class Judged:
         return "modelled faster" if beats(self.outcome) else "not modelled faster"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; the code is named by its digest."""
+        """Plain values, intervals as pairs; the code is named by its digest."""
         found = outcome_json(self.outcome)
+        for name in ("interval", "null_interval"):
+            found[name] = found[name] and list(found[name].values())
         if self.outcome.modelled:
             found["modelled_ratio"] = getattr(self.outcome, "modelled_ratio", None)
         if self.doubt:
