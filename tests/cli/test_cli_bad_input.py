@@ -43,6 +43,7 @@ def said(words: list[str]) -> str:
             ["optimize", "suite:softmax", "--device", "model", "--budget", "30"],
             ["the budget 30 has no unit (30s is seconds, 30e evaluations)"],
         ),
+        (["mcp", "--root", "absent"], ["absent: no such folder"]),
         (["evolve", "suite:softmax", "--budget", "30"], ["the budget 30 has no unit"]),
         (["optimize", "suite:softmax", "--effort", "huge"], ["no effort 'huge' (quick, normal, full)"]),
         (

@@ -14,7 +14,7 @@ from .pages import NAMES, ROOT, blocks, lines, spans
 
 #: pages that must contain commands, so that an extraction that finds none fails
 WITH_COMMANDS = ["README.md", "docs/tutorial.md", *(f"docs/guides/{name}.md" for name in (
-    "capture-and-deploy", "cluster", "evolve", "matmul-and-models", "measuring-on-your-gpu",
+    "agents", "capture-and-deploy", "cluster", "evolve", "matmul-and-models", "measuring-on-your-gpu",
     "optimise-a-kernel", "report",
 ))]  # fmt: skip
 

@@ -13,7 +13,7 @@ import pytest
 
 from sassafras.core import StoreError
 from sassafras.store import Store
-from sassafras.store.claims import Owner, claim, look, release, settle
+from sassafras.store.claims import Owner, claim, look, release, settle, take_turn
 
 #: claims when told to, says what came of it, and stays until its input ends
 PROGRAM = """
@@ -100,3 +100,51 @@ def test_a_store_of_the_first_schema_is_upgraded_and_read_as_it_is(tmp_path: Pat
         assert claim(store, ("kernel",), "20s", Owner.me()) is None
     with sqlite3.connect(path) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+#: takes its turn with a ticket, says when it has it, and keeps it until its input ends
+TURNS = """
+import sys, time
+from sassafras.store import Store
+from sassafras.store.claims import Owner, take_turn
+with Store.open(sys.argv[1]) as store:
+    while take_turn(store, "gpu", sys.argv[2], Owner.me()) is not None:
+        print("waits", flush=True)
+        time.sleep(0.02)
+    print("has it", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_turns_are_taken_in_the_order_of_tickets_and_a_dead_caller_loses_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    Store.open(path).close()
+
+    def caller(ticket: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", TURNS, str(path), ticket]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def says(process: subprocess.Popen[str], text: str) -> None:
+        while (line := process.stdout.readline()) == "waits\n" != f"{text}\n":  # type: ignore[union-attr]
+            pass
+        assert line == f"{text}\n"
+
+    first = caller("1")
+    says(first, "has it")
+    third, second, killed = caller("3"), caller("2"), caller("15")
+    for process in (third, second, killed):
+        says(process, "waits")
+    killed.kill()
+    killed.wait()
+    first.kill()
+    first.wait()
+    says(second, "has it")
+    with Store.open(path) as store:
+        row = look(store, "gpu")
+        assert row is not None and row.owner.pid == second.pid
+    second.communicate("\n", timeout=20)
+    says(third, "has it")
+    third.communicate("\n", timeout=20)
+    with Store.open(path) as store:
+        assert take_turn(store, "gpu", "4", Owner.me()) is None
+        assert [key for (key,) in store._all("SELECT key FROM calls")] == ["gpu"]

@@ -20,6 +20,7 @@ from . import (
     gemm,
     latency,
     llm,
+    mcp,
     optimize,
     ptxas_options,
     run,
@@ -112,6 +113,7 @@ app.add_typer(store.app, name="store")
 app.add_typer(latency.app, name="latency")
 app.add_typer(gemm.app, name="gemm")
 app.add_typer(llm.app, name="llm")
+app.command("mcp")(mcp.command)
 app.command("status")(status.command)
 app.command("capture", context_settings={"allow_interspersed_args": False})(capturing.command)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.command)

@@ -33,23 +33,7 @@ def command(
 
     found = compare(a, b, workload=target, case=case, groups=processes, rounds=rounds, bitwise=not tolerance)
     if json:
-        print_json(
-            {
-                "decided": found.decided,
-                "speedup": found.speedup,
-                "null": found.null,
-                "verdict": found.verdict,
-                "interval": None if found.interval is None else [found.interval.low, found.interval.high],
-                "null_interval": None
-                if found.null_interval is None
-                else [found.null_interval.low, found.null_interval.high],
-                "a_us": found.a_us,
-                "b_us": found.b_us,
-                "cold_l2_speedup": found.cold_speedup,
-                "detail": found.detail,
-                "facts": dict(found.facts),
-            }
-        )
+        print_json(found.to_json())
     else:
         print(found.summary())
     raise typer.Exit(0 if found.decided == "faster" else 1)

@@ -18,6 +18,7 @@ EXAMPLES = {
     "compare": "kernels.py a.cubin b.cubin",
     "verify": "kernels.py:norm",
     "disasm": "kernel.cubin",
+    "mcp": "--root kernels",
     "status": "/tmp/status",
     "capture": "-o captured -- python serve.py",
     "run": "--status /tmp/status -- python serve.py --port 8000",

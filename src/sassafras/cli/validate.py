@@ -22,13 +22,10 @@ def command(
 ) -> None:
     """Prove that CANDIDATE computes the same as ORIGINAL with legal timing. Exit code 1 if it does not."""
     first, second = read(original), read(candidate)
-    from sassafras.sass import Program
-    from sassafras.validate import Validator
+    from sassafras.api.validate import prove
 
     with about(original):
-        name = Program.parse(first).function(kernel).name
-        validator = Validator(first, name)
-    report = validator.check(second)
+        name, report = prove(first, second, kernel)
     violations = [str(violation) for violation in report.violations]
     if json:
         print_json({"ok": report.ok, "kernel": name, "violations": violations})

@@ -57,6 +57,23 @@ class Comparison:
             return "slower"
         return "no difference"
 
+    def to_json(self) -> dict[str, Any]:
+        """What was decided and its figures, JSON-able; intervals as pairs."""
+        null = self.null_interval
+        return {
+            "decided": self.decided,
+            "speedup": self.speedup,
+            "null": self.null,
+            "verdict": self.verdict,
+            "interval": None if self.interval is None else [self.interval.low, self.interval.high],
+            "null_interval": None if null is None else [null.low, null.high],
+            "a_us": self.a_us,
+            "b_us": self.b_us,
+            "cold_l2_speedup": self.cold_speedup,
+            "detail": self.detail,
+            "facts": dict(self.facts),
+        }
+
     def summary(self) -> str:
         """A few lines for a human."""
         if self.speedup is None or self.null is None:

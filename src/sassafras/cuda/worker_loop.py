@@ -67,6 +67,11 @@ def serve(handlers: Mapping[str, Handler], arguments: Sequence[str] | None = Non
     return 0
 
 
+def tell(**news: Any) -> None:
+    """News of the request that is being answered, for `WorkerProcess.receive`. Raises OSError."""
+    write_frame(int(sys.argv[2]), {"news": news})
+
+
 def _failure(error: BaseException) -> Answer:
     """What `WorkerProcess.receive` makes a DeviceError of."""
     sticky, verdict = False, None

@@ -117,11 +117,17 @@ class WorkerProcess:
             raise self._died() from error
         self._sent.append(self._next_id)
 
-    def receive(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+    def receive(
+        self,
+        seconds: float,
+        stop: Callable[[], bool] = lambda: False,
+        hear: Callable[[dict[str, Any]], None] = lambda news: None,
+    ) -> dict[str, Any]:
         """The answer to the oldest unanswered request.
 
         Args:
             stop: asked while waiting; True kills the worker and ends the wait.
+            hear: called with the news (`worker_loop.tell`) that come before the answer.
 
         Raises:
             Stopped: `stop` said so.
@@ -136,7 +142,12 @@ class WorkerProcess:
             left = deadline - time.monotonic()
             ready, _, _ = select.select([self._read], [], [], max(0.0, min(left, WATCH_SECONDS)))
             if ready:
-                break
+                if (frame := read_frame(self._read)) is None:
+                    raise self._died()
+                answer, _ = frame
+                if "news" not in answer:
+                    break
+                hear(answer["news"])
             if left <= 0:
                 self.kill()
                 raise WorkerTimeout(f"no answer within {seconds:g} s")
@@ -149,10 +160,6 @@ class WorkerProcess:
                     f"the worker held {held >> 20} MiB of host memory, "
                     f"{self.memory_bytes >> 20} MiB are allowed"
                 )
-        frame = read_frame(self._read)
-        if frame is None:
-            raise self._died()
-        answer, _ = frame
         expected = self._sent.pop(0)
         if answer.get("id") != expected:
             self.kill()

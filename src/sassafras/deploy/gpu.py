@@ -45,6 +45,11 @@ def bus_id(device: int) -> str:
     return text.value.decode(errors="replace")
 
 
+def claim_key(host: str) -> str:
+    """The key under which processes of this machine claim GPU 0 (`store.claims`); `host`: an `Owner`'s."""
+    return f"gpu {host.split()[0]} {bus_id(0)}"
+
+
 @contextmanager
 def relaxed_capture() -> Iterator[None]:
     """Calls of this thread neither fail nor spoil a CUDA graph that another thread captures meanwhile.

@@ -36,7 +36,7 @@ from sassafras.cuda.idle import busy
 from sassafras.cuda.worker_loop import Answer, Handler, serve
 from sassafras.cuda.worker_process import WorkerProcess
 from sassafras.deploy.check import LaunchFacts, other_code
-from sassafras.deploy.gpu import bus_id
+from sassafras.deploy.gpu import claim_key
 from sassafras.evaluate.gpu import CudaDevice
 from sassafras.evaluate.gpu.protocol import WORKER
 from sassafras.frontend._ptxas import assemble, ptxas_version
@@ -96,7 +96,7 @@ class CallWorker:
         """``state``: claimed, busy (ask again later) or settled, and ``detail``."""
         self._device = self._device or self._make()
         self._store = self._store or Store.open(message["store"])
-        self._gpu = f"gpu {self._owner.host.split()[0]} {bus_id(0)}"
+        self._gpu = claim_key(self._owner.host)
         self._kernel, self._setting = f"{message['digest']} {self._device.name}", message["setting"]
         row = claim(self._store, (self._gpu, self._kernel), self._setting, self._owner)
         if row is None:

@@ -80,6 +80,32 @@ def claim(store: Database, keys: tuple[str, ...], setting: str, owner: Owner) ->
     return None
 
 
+def take_turn(store: Database, key: str, ticket: str, owner: Owner) -> Owner | None:
+    """`claim` one key in the order of tickets; asked again until it is the owner's.
+
+    Args:
+        ticket: sorts as text after those of earlier callers; unique.
+
+    Returns:
+        None where the key is the owner's now, else the process that comes before it.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    queue = f"{key} ticket "
+    with store.transaction() as db:
+        _put(db, queue + ticket, "running", "", "", owner)
+        earlier = "SELECT key FROM calls WHERE substr(key, 1, ?) = ? AND key < ? ORDER BY key"
+        for (other,) in db.execute(earlier, (len(queue), queue, queue + ticket)).fetchall():
+            if (found := look(store, other)) is not None and found.owner.alive(found.since):
+                return found.owner
+            db.execute("DELETE FROM calls WHERE key = ?", (other,))
+        if (row := claim(store, (key,), "", owner)) is not None:
+            return row.owner
+        db.execute("DELETE FROM calls WHERE key = ?", (queue + ticket,))
+    return None
+
+
 def settle(store: Database, key: str, state: str, setting: str, detail: str, owner: Owner) -> None:
     """Say how a claimed search ended: ``done`` or ``refused``. Raises StoreError."""
     with store.transaction() as db:

@@ -1,0 +1,56 @@
+"""The worker process of one call: takes its turn on the GPU, runs the tool, answers.
+
+Forked by a fork server, which has imported the tools; ends with it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from sassafras.core import DeviceError
+from sassafras.cuda.environment import available
+from sassafras.cuda.worker_loop import Answer, serve, tell
+from sassafras.deploy.gpu import claim_key
+from sassafras.frontend.triton import leave_torch_out
+from sassafras.store import Store
+from sassafras.store.claims import Owner, take_turn
+
+from .tools import TOOLS, Call
+
+#: seconds between two looks at the queue
+_LOOK = 0.1
+
+
+def _turn(message: Answer, blobs: list[bytes]) -> Answer:
+    """Wait for the GPU, first come, first served among all servers of this store; held until we end."""
+    usable, missing = available()
+    if not usable:
+        raise DeviceError(f"no usable GPU: {missing}", hint='device="model" asks the timing model')
+    owner = Owner.me()
+    with Store.open(message["store"]) as store:
+        said = None
+        while (before := take_turn(store, claim_key(owner.host), message["ticket"], owner)) is not None:
+            if before != said:
+                tell(message=f"waiting for the GPU: process {before.pid} is before")
+            said = before
+            time.sleep(_LOOK)
+    return {}
+
+
+def _call(message: Answer, blobs: list[bytes]) -> Answer:
+    tools = {tool.__name__: tool for tool in TOOLS}
+    call = Call(Path(message["root"]), message["store"], tell)
+    found = tools[message["tool"]](call, **message["arguments"])
+    return {"result": json.loads(json.dumps(found, default=str))}
+
+
+def preload() -> None:
+    """For the fork server: the tools are imported with this module; Triton does without torch."""
+    leave_torch_out()
+
+
+def main() -> int:
+    """Serve the descriptors in ``sys.argv``; the exit status."""
+    return serve({"turn": _turn, "call": _call})
