@@ -54,6 +54,20 @@ def test_work_on_another_stream_is_refused() -> None:
 
     with pytest.raises(DeviceError, match=r"elsewhere|captured"):
         compare(torch.sin, hides, args=(x,), groups=2, rounds=4)
+    assert torch.rand(8, device="cuda").unique().numel() > 1, "torch draws as before"
+
+
+def test_torch_draws_after_a_function_that_cannot_be_captured() -> None:
+    import torch
+
+    x = torch.randn(1 << 20, device="cuda")
+
+    def waits(t: torch.Tensor) -> torch.Tensor:
+        return torch.sin(t) if float(t[0]) > -9 else t
+
+    with pytest.raises(DeviceError, match="cannot be captured"):
+        compare(torch.sin, waits, args=(x,), groups=2, rounds=4)
+    assert torch.rand(8, device="cuda").unique().numel() > 1
 
 
 @pytest.mark.alone

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import DeviceError
+from sassafras.core.failed_capture import release_generator
 from sassafras.cuda.driver import bindings
 from sassafras.cuda.driver import call as checked
 
@@ -151,6 +152,7 @@ class GpuTimer(Timer):
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 call.repeat(calls)
         except RuntimeError as error:
+            release_generator()
             raise DeviceError(
                 f"the function cannot be captured in a CUDA graph: {error}",
                 where=getattr(call.function, "__name__", None),

@@ -17,6 +17,8 @@ import torch
 from stable_baselines3.common.utils import explained_variance
 from torch import nn
 
+from sassafras.core.failed_capture import release_generator
+
 #: calls of a function before it is recorded: they load what is loaded late, and make the optimizer's state
 WARM = 3
 #: log-odds of what is masked, as in sb3-contrib
@@ -158,6 +160,7 @@ class GraphReplay:
         except RuntimeError as error:
             torch.cuda.set_stream(now)
             self._side = torch.cuda.Stream(self.device)  # the other may not be fit for use
+            release_generator()
             warnings.warn(
                 f"the network's work could not be recorded as a CUDA graph and goes on without: {error}",
                 RuntimeWarning,
