@@ -34,15 +34,17 @@ def test_rows_are_kept_summed_up_and_not_measured_twice(
 def test_the_summary_is_of_the_worst_row() -> None:
     short = {"budget_s": 10.0, "modelled": False, "search_s": 6.0, "wall_s": 17.0, "excess_s": 7.0}
     rows = [
-        {**short, "kernel": "a", "processes": 5},
-        {**short, "kernel": "b", "processes": 4, "search_s": 5.0, "excess_s": 9.0},
+        {**short, "kernel": "softmax", "processes": 5},
+        {**short, "kernel": "rotary", "processes": 4, "search_s": 5.0, "excess_s": 9.0},
+        {**short, "kernel": "theirs", "processes": 5, "excess_s": 12.0},
         {**short, "kernel": "c", "processes": 5, "budget_s": 120.0, "wall_s": 150.0, "excess_s": 30.0},
         {**short, "kernel": "d", "error": "died"},
     ]
     assert budget.summarise(rows) == {
-        "rows": 4,
+        "rows": 5,
         "failed": ["d"],
         "worst_excess_s": 9.0,
+        "worst_excess_of_files_s": 12.0,
         "least_search_share": 0.5,
         "worst_ratio_long": 1.25,
         "least_processes": 4,
