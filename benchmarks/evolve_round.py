@@ -162,7 +162,8 @@ def summary(args: argparse.Namespace) -> None:
                 rows.append(
                     {**facts, "verdict": "confirmed", **{k: v for k, v in event.items() if k != "kind"}}
                 )
-                if kind == "model" and event["improved"]:
+                whole = all(shown[part] for part in ABLATIONS.values())
+                if kind == "model" and whole and event["improved"]:
                     confirmed[facts["target"]] = event["over_best"]
     model, control = totals["model"], totals["mutation"]
     found = {
