@@ -46,14 +46,20 @@ _MARGIN, _NOISE = 1.01, 2.0
 _ROWS = 512
 
 
+def matmul_module() -> Any:
+    """The module of `sassafras.matmul`. It loads torch, which commands without a GPU do not need."""
+    from ..matmul import api
+
+    return api
+
+
 def chooser(stage: Any) -> Selector:
     """What chooses on this GPU, or an H200 where it is modelled. Raises SassafrasError: nothing does."""
     if stage.modelled:
         table = load_table("NVIDIA H200")
         assert table is not None
         return chooser_of("NVIDIA H200", table, stage.lt.version)
-    from ..matmul import api  # loads torch
-
+    api = matmul_module()
     if api._engine is None:
         api._set_up()
     gpu = api._engine.gpu(0) if api._engine else None
@@ -143,16 +149,15 @@ class Context:
             return (  # type: ignore[no-any-return]
                 stage.torch_matmul(layout, operands) if isinstance(key, str) else stage.ours(key, operands)
             )
-        from ..matmul import api, composed  # loads torch
-
+        api = matmul_module()
         (a, b), c, torch = operands.factors(layout), operands.c, api.torch
         if not isinstance(key, str):
-            return api._engine.bind(key, a, b, c, **self._epilogue)  # type: ignore[union-attr, no-any-return]
+            return api._engine.bind(key, a, b, c, **self._epilogue)  # type: ignore[no-any-return]
         if self.product.plain:
             return lambda: torch.matmul(a, b, out=c)
         if self.product == self.product._replace(activation=None, addend=False, scaled=False):
             return lambda: torch.addmm(self._epilogue["bias"], a, b, out=c)
-        return lambda: composed.composed(a, b, **self._epilogue)
+        return lambda: api.composed(a, b, **self._epilogue)
 
     def chain(self, key: Any) -> list[Enqueue]:
         """An elementwise kernel on A, then the product and one on C, on each set in turn."""
@@ -204,8 +209,7 @@ class Context:
         return own <= limit * torchs
 
     def _rms(self, key: Any) -> float:
-        from ..matmul.composed import activated  # loads torch
-
+        activated = matmul_module().activated
         operands, more, total = self.sets[0], self._epilogue, 0.0
         operands.c.fill_(float("nan"))
         result = self.call(key, operands)()

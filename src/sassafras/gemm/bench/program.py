@@ -21,6 +21,7 @@ from ..matmul.recorder import Recorder, recorded, to_json
 from ..problem.shape import Product
 from ..select.dataset import slug
 from ..select.table import ProductRow, TunedTable
+from .context import matmul_module
 from .journal import Journal, belongs, read
 from .options import Options
 from .runs import provenance
@@ -77,8 +78,7 @@ def record() -> Iterator[Recorder]:
     Calls of accelerated layers, under torch.compile and in CUDA graphs that are captured in the block count;
     those of graphs captured before do not.
     """
-    from ..matmul import api  # loads torch
-
+    api = matmul_module()
     if api._engine is None and api.torch.cuda.is_available():
         api._set_up()
     recorder = Recorder()
@@ -112,8 +112,7 @@ def tune(
         SassafrasError: nothing was recorded.
         DeviceError: there is no GPU.
     """
-    from ..matmul import api  # loads torch
-
+    api = matmul_module()
     if recorder is None and not _LAST:
         raise SassafrasError("nothing was recorded", hint="with sassafras.record(): model(x)")
     calls = (recorder or _LAST[0]).calls
