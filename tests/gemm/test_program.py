@@ -332,5 +332,16 @@ def test_a_program_without_products_is_told_what_to_do(tmp_path: Path) -> None:
     base = [sys.executable, "-m", "sassafras", "tune", "--dry-run", "--out", str(tmp_path)]
     done = run([*base, "--", sys.executable, "-c", "pass"])
     assert done.returncode == 2 and "sassafras.accelerate(model)" in done.stderr
+    done = run([*base, "--", "true"])  # found by its name alone
+    assert done.returncode == 2 and "no product of sassafras" in done.stderr
+    for text, words in (
+        ("", "not a record of products"),
+        ('{"products": [', "remove it, and record again"),
+        ('{"products": [], "others": 0}', "products of another program"),
+    ):
+        (tmp_path / "program.json").write_text(text)
+        done = run([*base, "--", "true"])
+        assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+    (tmp_path / "program.json").unlink()
     done = run([*base, "--kernels", "3", "--", sys.executable, "-c", "pass"])
     assert done.returncode == 2 and "--kernels is for captures only" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -164,8 +165,8 @@ def _given(context: typer.Context, name: str) -> bool:
 
 
 def _runs(target: list[str]) -> bool:
-    """Whether it is a program: it has arguments, or is a file that can be run."""
-    return len(target) > 1 or (Path(target[0]).is_file() and os.access(target[0], os.X_OK))
+    """Whether it is a program: it has arguments, or can be run, also by its name alone."""
+    return len(target) > 1 or (not Path(target[0]).is_dir() and shutil.which(target[0]) is not None)
 
 
 def _program(

@@ -137,7 +137,7 @@ def record_of(
     path, raw = folder / _RECORD, folder / "recorded"
     if path.is_file() and not fresh:
         calls, more = recorded([path])
-        if more["command"] != command:
+        if more.get("command") != command:
             what, hint = "this folder has the products of another program", "--fresh, or another --out"
             raise SassafrasError(what, where=str(path), hint=hint)
         return calls

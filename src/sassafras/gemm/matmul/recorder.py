@@ -142,5 +142,6 @@ def recorded(paths: Iterable[Path]) -> tuple[Counter[Product], dict[str, Any]]:
                 calls[Product.from_json(one)] += int(one["calls"])
             more = {**found, "others": more["others"] + int(found["others"])}
         except (OSError, ValueError, LookupError, TypeError, AttributeError, SassafrasError) as error:
-            raise SassafrasError(f"not a record of products: {error}", where=str(path)) from error
+            what, hint = f"not a record of products: {error}", "remove it, and record again"
+            raise SassafrasError(what, where=str(path), hint=hint) from error
     return calls, more
