@@ -91,6 +91,19 @@ float activated(float x, int which) {
     return which == 4 ? x / (1 + std::exp(-x)) : x;
 }
 
+// Rows over the root of their mean squares, times a weight.
+std::vector<uint16_t> normalised(const Matrix &a, long m, long k, const uint16_t *norm, float eps, bool bf16) {
+    const std::vector<float> wide = widened(a.at, m, k, a.s0, a.s1, bf16);
+    std::vector<uint16_t> found((size_t)(m * k));
+    for (long i = 0; i < m; ++i) {
+        float squares = 0;
+        for (long j = 0; j < k; ++j) squares += wide[(size_t)(i * k + j)] * wide[(size_t)(i * k + j)];
+        const float scale = 1 / std::sqrt(squares / (float)k + eps);
+        for (long j = 0; j < k; ++j) store(&found[(size_t)(i * k + j)], wide[(size_t)(i * k + j)] * scale * load(norm + j, bf16), bf16);
+    }
+    return found;
+}
+
 // silu of the first half of columns, times the second, which may have a matrix of its own
 void paired(const Matrix &a, const Matrix &b, const Matrix &c, long m, long n, long k, bool bf16, const Epilogue &e) {
     const long half = n / 2;
@@ -314,8 +327,11 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
                      value<float>(params, index("beta")), (int)scalar("activation", 0), scalar("ld_addend", 0),
                      wide("batch_addend"), each > 0 ? tiles / each : 0};
     if (each < 1 || tiles % each || scalar("out_rows", 0) != (d.swapped ? n : m)) return INVALID;
-    if (e.activation == 5) paired(a, b, c, m, n, k, d.bf16, e);
-    else general(a, b, c, m, n, k, d.bf16, d.swapped, e);
+    std::vector<uint16_t> rows;
+    if (index("norm") >= 0) rows = normalised(a, m, k, pointer("norm"), value<float>(params, index("eps")), d.bf16);
+    const Matrix x = rows.empty() ? a : Matrix{rows.data(), k, 1, 0};
+    if (e.activation == 5) paired(x, b, c, m, n, k, d.bf16, e);
+    else general(x, b, c, m, n, k, d.bf16, d.swapped, e);
     return 0;
 }
 // parameters: "name kind;name kind;..."; mn_a, mn_b: the kernel's operands are contiguous along their rows

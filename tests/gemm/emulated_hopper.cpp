@@ -115,7 +115,7 @@ int main(int, char **argv) {
 #define ws {&maps[0], &maps[1], &maps[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14]}
 #define cs {&maps[0], &maps[1], (u16 *)operand[2], work, s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]}
 #define any {&maps[0], &maps[1], &maps[2], &maps[3], (u16 *)operand[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]}
-#define st {(u16 *)operand[0], (u16 *)operand[1], (u16 *)operand[2], s[0], s[1], s[2], s[3], s[4], s[5]}
+#define st {(u16 *)operand[0], (u16 *)operand[1], (u16 *)operand[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6]}
         INSTANCES
         for (unsigned char count : emulator::stores)
             if (count != 1) emulator::fail("an element of C was not stored");

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,11 @@ class Case:
     shared: str = ""  # the operand, a or b, that all products of the batch share
     gap: int = 0  # elements between lines, of every operand
     apart: bool = False  # the addend is not C itself; of SwiGLU, up's weight does not lie behind the gate's
+    size: float = 1.0  # of a's elements, a power of two
+    gamma: float = 1.0  # of norm's elements
+    eps: float = 1e-3
+    norm: bool = False  # a's rows are normalised first
+    early: bool = False  # b, up's weight and norm are read before the launch ahead has ended
     shift: int = 0  # bytes by which operands miss a 256-byte boundary
     policy: int = 0
     repeats: int = 1
@@ -54,13 +59,24 @@ class Emulator:
         dtype, (m, n, k) = config.dtype, (shape.m, shape.n, shape.k)
         rng = np.random.default_rng(case.seed)
         count = case.batch
-        a = rounded(rng.standard_normal((1 if case.shared == "a" else count, m, k)), dtype)
+        a = rounded(case.size * rng.standard_normal((1 if case.shared == "a" else count, m, k)), dtype)
         b = rounded(rng.standard_normal((1 if case.shared == "b" else count, k, n)), dtype)
         pair = case.activation == epilogue.SWIGLU
         width = n // 2 if pair else n
         old = rounded(rng.standard_normal((count, m, width)), dtype)
         bias = rounded(rng.standard_normal(n), dtype)
-        exact = case.alpha * (values(a, dtype) @ values(b, dtype))
+        gamma, x = rounded(case.gamma * (1 + 0.1 * rng.standard_normal(k)), dtype), values(a, dtype)
+        if case.norm:  # products with the weight are rounded
+            factor = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + case.eps)
+            x = x * values(gamma, dtype)
+            scale = 2.0**-2 / case.size  # of which all products are numbers of FP16, no small ones
+            x = (
+                values(rounded(x * scale, "fp16"), dtype) / scale
+                if dtype == "fp16"
+                else values(nearest(x), dtype)
+            )
+            x = x * factor
+        exact = case.alpha * (x @ values(b, dtype))
         if case.beta and not pair:
             exact = exact + case.beta * values(old, dtype)
         if case.bias:
@@ -79,18 +95,20 @@ class Emulator:
         (parts[2] if own else np.full_like(parts[2], NAN)).tofile(folder / "c")
         added.tofile(folder / "addend")
         bias.tofile(folder / "bias")
+        gamma.tofile(folder / "norm")
         lines = Lines(*(part.shape[2] for part in parts))
         steps = [part.shape[1] * part.shape[2] if part.shape[0] > 1 else 0 for part in parts]
         plan = epilogue.launch(
             config, shape, alpha=case.alpha, beta=case.beta, activation=case.activation,
-            batch=Batch(count, *steps), lines=lines,
+            batch=Batch(count, *steps), lines=lines, eps=case.eps,
         )  # fmt: skip
+        plan = replace(plan, scalars={**plan.scalars, "early": int(case.early)})
         addend = "-" if not case.beta else "c" if own else "addend"
         words = [self.instances.index(config.instance), *plan.grid, *plan.cluster, plan.threads]
         words += [plan.shared_bytes, case.policy, case.seed, case.repeats, case.shift]
         words.append(plan.workspace_bytes)
         first, second = ("b", "a") if config.swap_ab else ("a", "b")
-        words += [first, second, "c", "bias" if case.bias else "-", addend]
+        words += [first, second, "c", "bias" if case.bias else "-", addend, "norm" if case.norm else "-"]
         words += parameters(config, plan)
         (folder / "job").write_text(" ".join(map(str, words)))
         done = subprocess.run(
@@ -109,6 +127,12 @@ class Emulator:
         if not wrong.any():
             return ""
         return f"{wrong.sum()} of {wrong.size} wrong, first at {[int(i[0]) for i in np.nonzero(wrong)]}"
+
+
+def nearest(x: np.ndarray) -> np.ndarray:
+    """Patterns of the nearest BF16, to even."""
+    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def parameters(config: Config, plan: Launch) -> list[Any]:
@@ -146,9 +170,11 @@ def _gaps(matrices: np.ndarray, gap: int) -> np.ndarray:
     return np.ascontiguousarray(np.pad(matrices, ((0, 0), (0, 0), (0, gap)), constant_values=NAN))
 
 
-def build(shared: Path, instances: Sequence[Instance]) -> Emulator:
-    """Compile the emulator for these instances, once a run."""
-    files = {p.name: p.read_text() for p in KERNELS.glob("*.cuh") if not p.name.startswith("ptx")}
+def build(
+    shared: Path, instances: Sequence[Instance], edit: Callable[[str], str] = lambda text: text
+) -> Emulator:
+    """Compile the emulator for these instances, once a run; `edit` spoils the kernels' text."""
+    files = {p.name: edit(p.read_text()) for p in KERNELS.glob("*.cuh") if not p.name.startswith("ptx")}
     files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
     files["ptx_stream.cuh"] = (HERE / "stream_emulator.hpp").read_text()
     files["ptx.cuh"] = '#pragma once\n#include "ptx_hopper.cuh"\n'

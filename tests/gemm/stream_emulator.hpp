@@ -2,11 +2,14 @@
 #pragma once
 #include "ptx_hopper.cuh"
 
+namespace emulator {
+static bool fixed_early = false; // the launch may read what is fixed before its predecessor's end
+}
+
 namespace sassafras {
 
-inline void copy_row(u32 to, const void *from, u32 bytes, u32 barrier) {
+inline void copied(u32 to, const void *from, u32 bytes, u32 barrier) {
     using namespace emulator;
-    check_predecessors();
     own(to);
     if (to % 16 || (uintptr_t)from % 16 || bytes % 16 || !bytes) fail("a bulk copy of no multiple of 16 bytes");
     const unsigned rank = cluster_rank(), offset = to & 0xffffff, bar = barrier & 0xffffff;
@@ -34,7 +37,34 @@ inline void copy_row(u32 to, const void *from, u32 bytes, u32 barrier) {
     });
     if (policy == EAGER) run_copy(copies.size() - 1);
 }
-inline void copy_row_once(u32 to, const void *from, u32 bytes, u32 barrier) { copy_row(to, from, bytes, barrier); }
+inline void copy_row(u32 to, const void *from, u32 bytes, u32 barrier) {
+    emulator::check_predecessors();
+    copied(to, from, bytes, barrier);
+}
+inline void copy_fixed_row(u32 to, const void *from, u32 bytes, u32 barrier) {
+    if (!emulator::fixed_early) emulator::check_predecessors();
+    copied(to, from, bytes, barrier);
+}
+inline void copy_row_once(u32 to, const void *from, u32 bytes, u32 barrier) { copy_fixed_row(to, from, bytes, barrier); }
+inline float reciprocal_root(float x) { return 1 / std::sqrt(x); }
+inline u32 lanes_where(bool holds) {
+    emulator::Warp &warp = emulator::lane->cta->warps[threadIdx.x / 32];
+    warp.a[threadIdx.x % 32][0] = holds;
+    emulator::wait(warp.barrier);
+    u32 found = 0;
+    for (int lane = 0; lane < 32; ++lane) found |= warp.a[lane][0] << lane;
+    emulator::wait(warp.barrier);
+    return found;
+}
+inline u32 as_word(float value) { return std::bit_cast<u32>(value); }
+template <bool BF16> inline u32 products_of_two(u32 x, u32 y) { // exact in FP32
+    float found[2];
+    for (int i = 0; i < 2; ++i) {
+        const u16 left = (u16)(x >> 16 * i), right = (u16)(y >> 16 * i);
+        found[i] = BF16 ? from_bf16(left) * from_bf16(right) : from_f16(left) * from_f16(right);
+    }
+    return BF16 ? pack_bf16(found[0], found[1]) : pack_f16(found[0], found[1]);
+}
 
 inline void mma_m16n8k16_bf16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;

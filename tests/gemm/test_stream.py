@@ -115,9 +115,9 @@ def test_it_is_chosen_for_few_rows_of_a_large_matrix() -> None:
         return found.config.name if found.config else found.member
 
     for text in ("1x28672x4096", "8x37888x3584"):
-        assert chosen(text) == "stream_tn_w8s1k256/c1"
-    assert chosen("4x6144x4096") == "stream_tn_w4s2k128/c1"
-    assert chosen("1x4096x14336") == chosen("1x4096x4096") == "stream_tn_w4s2k256/c1"
+        assert chosen(text) == "stream_tn_w8s1k256/c1+o"
+    assert chosen("4x6144x4096") == "stream_tn_w4s2k128/c1+o"
+    assert chosen("1x4096x14336") == chosen("1x4096x4096") == "stream_tn_w4s2k256/c1+o"
     for text in ("9x28672x4096", "1x2048x2048"):
         assert not chosen(text).startswith("stream")
     assert not chosen("1x28672x4096", "nn").startswith("stream")
@@ -135,9 +135,9 @@ def test_with_an_epilogue_it_is_chosen_where_the_plain_product_is(dtype: str) ->
         return found.name if found else "torch"
 
     for extra in (Extra(True), Extra(activation="silu"), Extra(beta=True), Extra(True, "gelu", True)):
-        assert chosen("8x28672x4096", extra) == f"stream_tn{kind}_w8s1k256e/c1"
-        assert chosen("4x6144x4096", extra) == f"stream_tn{kind}_w4s2k128e/c1"
-        assert chosen("1x4099x14336", extra) == f"stream_tn{kind}_w4s2k256e/c1"
+        assert chosen("8x28672x4096", extra) == f"stream_tn{kind}_w8s1k256e/c1+o"
+        assert chosen("4x6144x4096", extra) == f"stream_tn{kind}_w4s2k128e/c1+o"
+        assert chosen("1x4099x14336", extra) == f"stream_tn{kind}_w4s2k256e/c1+o"
         for text in ("9x28672x4096", "1x2048x2048"):
             assert not chosen(text, extra).startswith("stream")
         assert not chosen("1x28672x4096", extra, "nn").startswith("stream")

@@ -67,11 +67,19 @@ def bits(value: float) -> int:
 
 
 def why_illegal(
-    config: Config, shape: Shape, batch: Batch = ALONE, lines: Lines | None = None, pair: bool = False
+    config: Config,
+    shape: Shape,
+    batch: Batch = ALONE,
+    lines: Lines | None = None,
+    pair: bool = False,
+    norm: bool = False,
 ) -> str | None:
-    """Why a configuration cannot run this; None when it can. `pair`: `SWIGLU` is asked for."""
+    """Why a configuration cannot run this; None when it can. `pair`: `SWIGLU` is asked for; `norm`: A is
+    RMS-normalised first."""
     if not config.instance.epilogue:
         return f"{config.instance.name} is compiled without an epilogue"
+    if getattr(config.instance, "norm", False) != norm:
+        return f"{config.instance.name} is compiled {'without' if norm else 'for'} normalised rows"
     if pair and (not isinstance(config, StreamConfig) or shape.n % config.tile[1]):
         return f"{config.instance.name} does not multiply {shape.n} columns with each other"
     if why := config.why_illegal(shape):
@@ -108,8 +116,10 @@ def launch(
     batch: Batch = ALONE,
     lines: Lines | None = None,
     addend: tuple[int, int] | None = None,
+    eps: float = 0.0,
 ) -> Launch:
-    """How to launch it. Addresses of ``bias`` (n values or null) and ``addend`` are wanted beside a, b and c.
+    """How to launch it. Addresses of ``bias`` (n values or null) and ``addend`` are wanted beside a, b and c,
+    and of ``norm`` where the instance has it.
 
     Args:
         lines: where there are gaps between lines; tight by default.
@@ -118,7 +128,8 @@ def launch(
     Raises:
         SassafrasError: `why_illegal`, or an unknown activation.
     """
-    if why := why_illegal(config, shape, batch, lines, activation == SWIGLU):
+    norm = bool(getattr(config.instance, "norm", False))
+    if why := why_illegal(config, shape, batch, lines, activation == SWIGLU, norm):
         raise SassafrasError(why, where=f"{config.name} for {shape}")
     if activation not in NUMBERS:
         known = ", ".join(str(name) for name in ACTIVATIONS)
@@ -136,6 +147,7 @@ def launch(
         scalars |= {"last_row": tma_wgmma.APART, "last_column": tma_wgmma.APART}
     ld_addend, step_addend = addend or (lines.c, batch.c)
     scalars |= {
+        "eps": bits(eps),
         "alpha": bits(alpha),
         "beta": bits(beta),
         "activation": NUMBERS[activation],
@@ -191,12 +203,13 @@ def configurations(
     lines: Lines | None = None,
     aligned: bool = True,
     pair: bool = False,
+    norm: bool = False,
 ) -> list[Config]:
     """Configurations that can run this, without those that surely waste, if that leaves any.
 
     Args:
         aligned: all addresses are multiples of 16 bytes.
-        pair: `SWIGLU` is asked for.
+        pair, norm: as in `why_illegal`.
     """
     legal = [
         config
@@ -204,6 +217,6 @@ def configurations(
         if config.layout == layout
         and config.dtype == dtype
         and (aligned or getattr(config, "any_alignment", False))
-        and why_illegal(config, shape, batch, lines, pair) is None
+        and why_illegal(config, shape, batch, lines, pair, norm) is None
     ]
     return [config for config in legal if config.dominated(shape) is None] or legal

@@ -17,6 +17,8 @@ from .source import EPILOGUE_PARAMETERS, KernelInstance, Parameters, all_of
 ROWS, COLUMNS = 16, 8
 #: elements of B from which the kernel is chosen off the tables: smaller ones may be in the L2, and win less
 LEAST_ELEMENTS = 1 << 24
+#: the same where B may be read before the launch ahead has ended, and a norm or a residual's sum is saved
+LEAST_CONSTANT = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,6 +31,7 @@ class StreamInstance(KernelInstance):
         k_chunk: k elements of a stage, a multiple of 64.
         dtype: ``fp16`` or ``bf16``.
         epilogue: more than the product (`epilogue`), of one matrix.
+        norm: A is RMS-normalised first; with an epilogue.
     """
 
     HEADER: ClassVar[str] = "sm90_gemm_stream.cuh"
@@ -40,11 +43,16 @@ class StreamInstance(KernelInstance):
     k_chunk: int
     dtype: str = "fp16"
     epilogue: bool = False
+    norm: bool = False
 
     @property
     def name(self) -> str:
         """For example ``st_tn_w4s2k256``."""
-        return f"st_{self._kind}_w{self.warps}s{self.stages}k{self.k_chunk}" + "e" * self.epilogue
+        return (
+            f"st_{self._kind}_w{self.warps}s{self.stages}k{self.k_chunk}"
+            + "e" * self.epilogue
+            + "n" * self.norm
+        )
 
     @property
     def threads(self) -> int:
@@ -53,19 +61,22 @@ class StreamInstance(KernelInstance):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory a CTA: each stage's rows and its barrier."""
-        return self.warps * self.stages * ((ROWS + COLUMNS) * (2 * self.k_chunk + 64) + 8)
+        """Dynamic shared memory a CTA: each stage's rows and its barrier, sums of squares and factors."""
+        rings = self.warps * self.stages * ((ROWS + COLUMNS) * (2 * self.k_chunk + 64) + 8)
+        return rings + 4 * (self.warps + 1) * COLUMNS * self.norm
 
     @property
     def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
-        extents = all_of("i32", "m", "n", "k", "lda", "ldb", "ldc")
-        return (*all_of(f"*{self.dtype}", "a", "b", "c"), *extents, *EPILOGUE_PARAMETERS * self.epilogue)
+        own = (*all_of(f"*{self.dtype}", "a", "b", "c"), *all_of("i32", *_EXTENTS, "early"))
+        norm = ("norm", f"*{self.dtype}"), ("eps", "f32")
+        return (*own, *norm * self.norm, *EPILOGUE_PARAMETERS * self.epilogue)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The template's."""
-        return self.warps, self.stages, self.k_chunk, self.dtype == "bf16", *(True,) * self.epilogue
+        more = (True,) * (self.epilogue + self.norm)
+        return self.warps, self.stages, self.k_chunk, self.dtype == "bf16", *more
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -99,8 +110,8 @@ class StreamConfig(Configuration):
 
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot run this shape; None when it may."""
-        if shape.m > COLUMNS:
-            return f"{shape.m} rows of A, {COLUMNS} are possible"
+        if shape.m > (most := COLUMNS - self.instance.norm):
+            return f"{shape.m} rows of A, {most} are possible"
         if shape.k % 8:
             return f"k {shape.k} is not a multiple of 8: rows would not be 16-byte aligned"
         if max(shape.n, shape.k) >= 1 << 31:
@@ -117,6 +128,7 @@ class StreamConfig(Configuration):
 
     def _launch(self, shape: Shape) -> Launch:
         scalars = {"m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k, "ldb": shape.k, "ldc": shape.n}
+        scalars |= {"early": 0, "eps": 0}
         grid = (ceil_div(shape.n, ROWS), 1, 1)
         return Launch(grid, self.threads, self.shared_bytes, (1, 1, 1), scalars)
 
@@ -132,6 +144,7 @@ class StreamConfig(Configuration):
         return cost.microseconds(cost.START) + shape.nbytes / _BYTES + waits
 
 
+_EXTENTS = ("m", "n", "k", "lda", "ldb", "ldc")
 #: bytes a microsecond; rounds of CTAs from which the last one does not show; microseconds: of a round, for
 #: each stage of a ring; of a further round of few; of a warp at the end; of little in flight
 _BYTES, _MANY, _RING, _ROUND, _WARP, _SMALL = 4.35e6, 3, 0.35, 1.3, 0.1, 1.2
@@ -141,7 +154,10 @@ INSTANCES: tuple[StreamInstance, ...] = tuple(StreamInstance(*ring) for ring in 
 OTHER_INSTANCES: tuple[StreamInstance, ...] = tuple(StreamInstance(*ring, dtype="bf16") for ring in _RINGS)
 #: those with an epilogue (`epilogue`): what wins for some layer that has one
 EPILOGUE_INSTANCES: tuple[StreamInstance, ...] = tuple(
-    StreamInstance(*ring, dtype=dtype, epilogue=True) for dtype in ("fp16", "bf16") for ring in _RINGS[:3]
+    StreamInstance(*ring, dtype=dtype, epilogue=True, norm=norm)
+    for norm in (False, True)
+    for dtype in ("fp16", "bf16")
+    for ring in _RINGS[:3]
 )
 
 
@@ -150,9 +166,13 @@ def configurations(instances: Iterable[StreamInstance] = INSTANCES) -> Iterator[
     yield from map(StreamConfig, instances)
 
 
-def best(shape: Shape) -> list[StreamConfig]:
-    """Those that can run a shape that is bound by B, by their estimates; none for a small B."""
-    if shape.n * shape.k < LEAST_ELEMENTS:
+def best(shape: Shape, least: int = LEAST_ELEMENTS) -> list[StreamConfig]:
+    """Those that can run a shape that is bound by B, by their estimates; none for a B of fewer elements.
+
+    They overlap the launch before: a chain of layers is ours, one behind the other.
+    """
+    if shape.n * shape.k < least:
         return []
-    able = [c for c in configurations() if not (c.why_illegal(shape) or c.dominated(shape))]
+    every = (StreamConfig(instance, mode=Mode(pdl=True)) for instance in INSTANCES)
+    able = [c for c in every if not (c.why_illegal(shape) or c.dominated(shape))]
     return sorted(able, key=lambda config: config.estimate_us(shape))

@@ -9,6 +9,13 @@
 // have are not copied: their columns hold anything and are not stored. Within 32 k a lane owns 8 that follow each other, of B and
 // of A alike, so that every load from shared memory has 16 bytes; the sum over k does not depend on which k is called first.
 //
+// NORM: A is RMS-normalised first. The kernel multiplies A's elements by `norm`'s, rounded to the type, and their sums by
+// 1 / sqrt(mean of the line's squares + eps). The squares are summed beside the products, as a product of A with itself whose
+// diagonal they are, so that no launch and no CTA waits for them. In FP16, where a product with `norm` overflowed or a line is so small
+// that its products lose bits, a CTA does its work once more with that line times a power of two.
+//
+// `early`: what does not depend on the launch before, B and `norm`, is copied before its end. Whoever wrote them has ended.
+//
 // SwiGLU's pair (EPILOGUE, activation SWIGLU): B is the gate's weight, n / 2 rows, and up's: behind it, or with its lines at the
 // addend's address. A CTA has 8 rows of each, at the same place, and C (m, n / 2) is silu(gate) * up. n is a multiple of 16.
 //
@@ -17,9 +24,10 @@
 //   STAGES    of a warp's ring, each of KC k (a multiple of 64)
 //   BF16      elements are BF16, otherwise FP16
 //   EPILOGUE  see epilogue.cuh; one matrix
+//   NORM      with EPILOGUE
 //
-// Launch: grid (CTAs of 16 rows of B), 32 * WARPS threads, SHARED_BYTES of dynamic shared memory. Requires m <= 8, bases aligned to
-// 16 bytes, k, lda and ldb that are multiples of 8. Any n and ldc.
+// Launch: grid (CTAs of 16 rows of B), 32 * WARPS threads, SHARED_BYTES of dynamic shared memory. Requires m <= 8 (with NORM m < 8),
+// bases aligned to 16 bytes, k, lda and ldb that are multiples of 8. Any n and ldc.
 #pragma once
 #include "ptx_stream.cuh"
 #include "epilogue.cuh"
@@ -29,15 +37,26 @@ namespace sassafras {
 struct StreamProblem {
     const u16 *a, *b; // (m, k), (n, k)
     u16 *c;           // (m, n)
-    int m, n, k, lda, ldb, ldc;
+    int m, n, k, lda, ldb, ldc, early;
+};
+struct NormedStreamProblem : StreamProblem {
+    const u16 *norm; // k values
+    float eps;
+};
+template <bool NORM> struct StreamProblemOf {
+    using Type = StreamProblem;
+};
+template <> struct StreamProblemOf<true> {
+    using Type = NormedStreamProblem;
 };
 
-template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false> struct Stream {
-    using Problem = typename ProblemOf<EPILOGUE, StreamProblem>::Type;
+template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool NORM = false> struct Stream {
+    using Problem = typename ProblemOf<EPILOGUE, typename StreamProblemOf<NORM>::Type>::Type;
     static constexpr int ROWS = 16, COLUMNS = 8, THREADS = 32 * WARPS;
     static_assert(KC % 64 == 0, "two rows that lanes read at once lie in different banks");
     static constexpr int PITCH = 2 * KC + 64, STAGE = (ROWS + COLUMNS) * PITCH;
-    static constexpr int BARRIERS_AT = WARPS * STAGES * STAGE, SHARED_BYTES = BARRIERS_AT + 8 * WARPS * STAGES;
+    static constexpr int BARRIERS_AT = WARPS * STAGES * STAGE, SQUARES_AT = BARRIERS_AT + 8 * WARPS * STAGES;
+    static constexpr int SHARED_BYTES = SQUARES_AT + NORM * 4 * (WARPS + 1) * COLUMNS;
     static constexpr int SUMS = ROWS + 1; // floats from a column's sums to the next one's
     static_assert(4 * WARPS * COLUMNS * SUMS <= BARRIERS_AT, "sums lie where the stages were");
 
@@ -46,6 +65,56 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false> struc
         if (p.out.activation != SWIGLU) return p.b + (long long)(row + lane) * p.ldb;
         const u16 *const up = p.out.addend ? p.out.addend : p.b + (long long)(p.n / 2) * p.ldb;
         return (lane < 8 ? p.b : up) + (long long)(row / 2 + lane % 8) * p.ldb;
+    }
+
+    // The sums of squares of A's lines, a warp each; behind all warps', the powers of two that lines were multiplied by.
+    static __device__ __forceinline__ float *squares_of(int warp) { return shared_floats() + SQUARES_AT / 4 + warp * COLUMNS; }
+
+    struct Mean {
+        float value; // of a line's squares
+        bool wrong;  // in FP16, a product overflowed or lost bits
+    };
+    static __device__ __forceinline__ Mean mean_of(const Problem &p, int line) {
+        float sum = 0;
+        bool over = false;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            const float value = squares_of(w)[line];
+            sum += fabsf(value);
+            over |= value < 0;
+        }
+        const float mean = sum * reciprocal((float)p.k);
+        return {mean, over || (mean > 0 && mean < 0x1p-20f)};
+    }
+
+    // A warp's squares to shared memory: negative where a sum of products is no number, for an FP16 product may have overflowed.
+    static __device__ __forceinline__ void keep(const float (&squares)[4], const float (&acc)[4], int lane, int warp) {
+        const int group = lane >> 2;
+        float sum = group & 1 ? squares[1] : squares[0];
+        if constexpr (!BF16) {
+            const u32 even = lanes_where(acc[0] - acc[0] != 0 || acc[2] - acc[2] != 0);
+            const u32 odd = lanes_where(acc[1] - acc[1] != 0 || acc[3] - acc[3] != 0);
+            if ((group & 1 ? odd : even) & 0x11111111u << (lane & 3)) sum = -sum;
+        }
+        if ((group >> 1) == (lane & 3)) squares_of(warp)[group] = sum; // the diagonal
+    }
+
+    // Whether a CTA does its work once more, with A's lines times `powers` of two.
+    static __device__ __forceinline__ bool once_more(const Problem &p, int lane, int warp, u32 &powers) {
+        const int line = lane >> 2;
+        const Mean mean = mean_of(p, line);
+        const bool wrong = line < p.m && mean.wrong;
+        if (!lanes_where(wrong)) return false;
+        float power = 1;
+        if (wrong) { // 1 / the root of the mean, roughly
+            const int exponent = ((int)(as_word(mean.value) >> 23 & 255) - 127) >> 1;
+            power = as_float((u32)(127 - (exponent < -14 ? -14 : exponent)) << 23);
+        }
+        powers = pack_f16(power, power);
+        if (warp == 0 && (lane & 3) == 0) squares_of(WARPS)[line] = power;
+        async_fence(); // copies come where sums were
+        sync_cta();
+        return true;
     }
 
     // What an element of C takes beside its sum. `at` counts the CTA's elements.
@@ -74,31 +143,48 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false> struc
         store_global_u16(p.c + (long long)line * p.ldc + column, BF16 ? (u16)pack_bf16(value, 0) : to_f16(value));
     }
 
-    static __device__ __forceinline__ void finish(const Problem &p, int row, int at, const Extra &extra) {
+    // `again`: A's lines were multiplied by powers of two.
+    static __device__ __forceinline__ void finish(const Problem &p, int row, int at, const Extra &extra, bool again) {
         const Epilogue &e = p.out;
+        float alpha = e.alpha;
+        if constexpr (NORM) {
+            const int line = at / (e.activation == SWIGLU ? 8 : ROWS) % COLUMNS;
+            alpha *= reciprocal_root(mean_of(p, line).value + p.eps);
+            if (again) alpha /= squares_of(WARPS)[line];
+        }
         if (e.activation == SWIGLU) {
             if (at >= 8 * p.m) return;
-            const float gate = e.alpha * total(at / 8, at % 8) + extra.bias, up = e.alpha * total(at / 8, 8 + at % 8) + extra.more;
+            const float gate = alpha * total(at / 8, at % 8) + extra.bias, up = alpha * total(at / 8, 8 + at % 8) + extra.more;
             store(p, at / 8, row / 2 + at % 8, gated(gate, 1.0f, 0.0f) * up);
         } else if (at < ROWS * p.m && row + at % ROWS < p.n) {
-            float value[1] = {e.alpha * total(at / ROWS, at % ROWS) + e.beta * extra.more + extra.bias};
+            float value[1] = {alpha * total(at / ROWS, at % ROWS) + e.beta * extra.more + extra.bias};
             activate<0, 1>(e.activation, value);
             store(p, at / ROWS, row + at % ROWS, value[0]);
         }
     }
 
-    // Copies a chunk's rows into a stage, by all lanes.
+    // Copies a chunk's rows into a stage, by all lanes: what does not depend on the launch before (FIXED), A's, or both.
+    template <bool FIXED = true, bool OF_A = true>
     static __device__ __forceinline__ void load(const Problem &p, int row, int rows, int chunk, u32 stage, u32 barrier, int lane) {
         const int bytes = 2 * least(KC, p.k - chunk * KC);
-        if (lane == 0) barrier_expect(barrier, bytes * (rows + p.m));
-        sync_warp();
-        if (lane < rows) {
+        if constexpr (FIXED) {
+            if (lane == 0) barrier_expect(barrier, bytes * (rows + p.m + NORM));
+            sync_warp();
+        }
+        if (FIXED && lane < rows) {
             if constexpr (EPILOGUE)
                 copy_row_once(stage + lane * PITCH, row_of(p, row, lane) + chunk * KC, bytes, barrier);
             else
                 copy_row_once(stage + lane * PITCH, p.b + (long long)(row + lane) * p.ldb + chunk * KC, bytes, barrier);
-        } else if (lane >= ROWS && lane < ROWS + p.m)
+        } else if (OF_A && lane >= ROWS && lane < ROWS + p.m)
             copy_row(stage + lane * PITCH, p.a + (long long)(lane - ROWS) * p.lda + chunk * KC, bytes, barrier);
+        if constexpr (FIXED && NORM)
+            if (lane == ROWS + p.m) copy_fixed_row(stage + lane * PITCH, p.norm + chunk * KC, bytes, barrier);
+    }
+
+    static __device__ __forceinline__ void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+        if constexpr (BF16) mma_m16n8k16_bf16(d, a0, a1, a2, a3, b0, b1);
+        else mma_m16n8k16(d, a0, a1, a2, a3, b0, b1);
     }
 
     static __device__ __forceinline__ void run_batched(const Problem &p) { run(p); } // with EPILOGUE
@@ -113,11 +199,15 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false> struc
             barrier_init_fence();
         }
         sync_warp();
-        wait_for_predecessors();
+        if (!p.early) wait_for_predecessors();
+        for (int stage = 0; stage < STAGES; ++stage)
+            if (warp + stage * WARPS < chunks)
+                load<true, false>(p, row, rows, warp + stage * WARPS, ring + stage * STAGE, barriers + 8 * stage, lane);
+        if (p.early) wait_for_predecessors();
         start_successors();
         for (int stage = 0; stage < STAGES; ++stage)
             if (warp + stage * WARPS < chunks)
-                load(p, row, rows, warp + stage * WARPS, ring + stage * STAGE, barriers + 8 * stage, lane);
+                load<false, true>(p, row, rows, warp + stage * WARPS, ring + stage * STAGE, barriers + 8 * stage, lane);
 
         constexpr int EACH = (ROWS * COLUMNS + THREADS - 1) / THREADS;
         [[maybe_unused]] Extra extras[EACH];
@@ -126,47 +216,73 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false> struc
             for (int i = 0; i < EACH; ++i) extras[i] = extra(p, row, threadIdx.x + i * THREADS);
         }
 
-        float acc[4] = {};
         int stage = 0;
         u32 phase = 0;
-        for (int chunk = warp; chunk < chunks; chunk += WARPS) {
-            barrier_wait<1>(barriers + 8 * stage, phase);
-            const u32 from = ring + stage * STAGE + group * PITCH + 2 * owned;
-            const int left = p.k - chunk * KC;
+        [[maybe_unused]] u32 powers = 0x3C003C00; // of two, which A's lines are multiplied by: ones
+        bool again = false;
+        for (;; again = true) {
+            float acc[4] = {};
+            [[maybe_unused]] float squares[4] = {};
+            for (int chunk = warp; chunk < chunks; chunk += WARPS) {
+                barrier_wait<1>(barriers + 8 * stage, phase);
+                const u32 from = ring + stage * STAGE + group * PITCH + 2 * owned;
+                const int left = p.k - chunk * KC;
 #pragma unroll
-            for (int k = 0; k < KC; k += 32) {
-                if (k >= left) break;
-                u32 upper[4], lower[4], right[4];
-                load_shared(upper, from + 2 * k);
-                load_shared(lower, from + 2 * k + 8 * PITCH);
-                load_shared(right, from + 2 * k + ROWS * PITCH);
-                if (k + owned >= left) { // a chunk's end may hold anything
+                for (int k = 0; k < KC; k += 32) {
+                    if (k >= left) break;
+                    u32 upper[4], lower[4], right[4];
+                    load_shared(upper, from + 2 * k);
+                    load_shared(lower, from + 2 * k + 8 * PITCH);
+                    load_shared(right, from + 2 * k + ROWS * PITCH);
+                    if (k + owned >= left) { // a chunk's end may hold anything
 #pragma unroll
-                    for (int i = 0; i < 4; ++i) upper[i] = lower[i] = right[i] = 0;
+                        for (int i = 0; i < 4; ++i) upper[i] = lower[i] = right[i] = 0;
+                    }
+                    if constexpr (NORM) {
+                        u32 norm[4];
+                        load_shared(norm, from + 2 * k + (ROWS + p.m - group) * PITCH);
+#pragma unroll
+                        for (int half = 0; half < 4; half += 2)
+                            multiply(squares, right[half], 0, right[half + 1], 0, right[half], right[half + 1]);
+#pragma unroll
+                        for (int i = 0; i < 4; ++i)
+                            right[i] = products_of_two<BF16>(BF16 ? right[i] : products_of_two<false>(right[i], powers), norm[i]);
+                        if (k + owned >= left) { // as norm's
+#pragma unroll
+                            for (int i = 0; i < 4; ++i) right[i] = 0;
+                        }
+                    }
+#pragma unroll
+                    for (int half = 0; half < 4; half += 2)
+                        multiply(acc, upper[half], lower[half], upper[half + 1], lower[half + 1], right[half], right[half + 1]);
                 }
+                sync_warp(); // all lanes have read the stage
+                const int next = chunk + STAGES * WARPS;
+                if (next < chunks) load(p, row, rows, next, ring + stage * STAGE, barriers + 8 * stage, lane);
+                if (++stage == STAGES) {
+                    stage = 0;
+                    phase ^= 1;
+                }
+            }
+            sync_cta();
+            float *const sums = shared_floats() + warp * COLUMNS * SUMS;
 #pragma unroll
-                for (int half = 0; half < 4; half += 2)
-                    if constexpr (BF16)
-                        mma_m16n8k16_bf16(acc, upper[half], lower[half], upper[half + 1], lower[half + 1], right[half], right[half + 1]);
-                    else
-                        mma_m16n8k16(acc, upper[half], lower[half], upper[half + 1], lower[half + 1], right[half], right[half + 1]);
+            for (int i = 0; i < 4; ++i) sums[(2 * (lane & 3) + (i & 1)) * SUMS + group + 8 * (i >> 1)] = acc[i];
+            if constexpr (NORM) keep(squares, acc, lane, warp);
+            sync_cta();
+            if constexpr (NORM && !BF16) {
+                if (!again && once_more(p, lane, warp, powers)) {
+                    for (int i = 0, at = stage; i < STAGES; ++i, at = at + 1 == STAGES ? 0 : at + 1)
+                        if (warp + i * WARPS < chunks)
+                            load(p, row, rows, warp + i * WARPS, ring + at * STAGE, barriers + 8 * at, lane);
+                    continue;
+                }
             }
-            sync_warp(); // all lanes have read the stage
-            const int next = chunk + STAGES * WARPS;
-            if (next < chunks) load(p, row, rows, next, ring + stage * STAGE, barriers + 8 * stage, lane);
-            if (++stage == STAGES) {
-                stage = 0;
-                phase ^= 1;
-            }
+            break;
         }
-        sync_cta();
-        float *const sums = shared_floats() + warp * COLUMNS * SUMS;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[(2 * (lane & 3) + (i & 1)) * SUMS + group + 8 * (i >> 1)] = acc[i];
-        sync_cta();
         if constexpr (EPILOGUE) {
 #pragma unroll
-            for (int i = 0; i < EACH; ++i) finish(p, row, threadIdx.x + i * THREADS, extras[i]);
+            for (int i = 0; i < EACH; ++i) finish(p, row, threadIdx.x + i * THREADS, extras[i], again);
         } else {
             for (int at = threadIdx.x; at < ROWS * p.m; at += THREADS) {
                 const int column = at / ROWS, r = at % ROWS;

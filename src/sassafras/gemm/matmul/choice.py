@@ -9,7 +9,7 @@ from ..select.epilogue_selector import Extra
 from ..select.selector import Choice, Selector
 from ..select.table import ProductRow, TunedTable, tables_of
 from .plan import epilogue_problem, why_illegal
-from .problem import BETA, BIAS, DTYPES, Problem
+from .problem import BETA, BIAS, CONSTANT, DTYPES, NORM, Problem
 
 
 def chooser_of(gpu: str, table: TunedTable, lt_version: int | None) -> Selector:
@@ -25,7 +25,8 @@ def member_of(chooser: Selector, problem: Problem) -> Choice:
     if row and (choice := _tuned_product(row, problem, tight and row.cublaslt == chooser.lt_version)):
         return choice
     if not problem.plain:
-        extra = Extra(bool(problem.extra & BIAS), problem.activation, bool(problem.extra & BETA))
+        bias, beta, norm, constant = (bool(problem.extra & bit) for bit in (BIAS, BETA, NORM, CONSTANT))
+        extra = Extra(bias, problem.activation, beta, norm, constant)
         config, why = epilogue_selector.choose(chooser, *epilogue_problem(problem), extra=extra)
         return Choice("ours" if config else "torch", config, None, 1.0, why)
     choice = chooser.choose(

@@ -162,7 +162,9 @@ class PythonLauncher:
         if not self._torch.plain(weight) or weight.dim() != 2:
             return NotImplemented
         beta = float(residual is not None)
-        return self._called(MatmulCall(x, weight.t(), None, bias, activation, 1.0, beta, residual, weight))
+        return self._called(
+            MatmulCall(x, weight.t(), None, bias, activation, 1.0, beta, residual, weight=weight)
+        )
 
     def _called(self, asked: MatmulCall) -> Any:
         found = self._read(asked)

@@ -10,12 +10,12 @@ from typing import Any
 from sassafras.core import SassafrasError
 
 from ..configs.epilogue import ACTIVATIONS, NUMBERS, SWIGLU
-from . import api, plain_tensors, swiglu
+from . import api, inductor_graph, plain_tensors, swiglu, torch_op
 from .api import torch
 from .composed import activated, composed
-from .torch_op import Linear
 
 _is_compiling = torch.compiler.is_compiling
+torch_op.ON_INDUCTOR.append(inductor_graph.install)
 _functional = torch.nn.functional
 
 
@@ -52,7 +52,7 @@ def linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None,
         number = ACTIVATIONS[activation]
         call = x, weight, bias, _KEPT[activation], number, residual
         if any(t.requires_grad for t in call if isinstance(t, torch.Tensor)):
-            result = Linear.apply(api._launch_linear, *call)
+            result = torch_op.Linear.apply(api._launch_linear, *call)
     return _general(x, weight, bias, activation, residual) if result is NotImplemented else result
 
 

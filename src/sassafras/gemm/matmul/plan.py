@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -10,13 +11,13 @@ from ..configs.epilogue import Batch, Lines
 from ..configs.registry import Config
 from ..problem.launch import Launch
 from ..problem.shape import Shape
-from .problem import BETA, DTYPES, Problem
+from .problem import BETA, CONSTANT, DTYPES, NORM, Problem
 
 #: CUtensorMapDataType, CUtensorMapSwizzle
 _MAP_TYPES = {"fp16": 6, "bf16": 9}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 #: parameters that are given by their names at each launch (`ReadCall.values`, workspace)
-_GIVEN = ("workspace", "bias", "addend", "alpha", "beta", "activation")
+_GIVEN = ("workspace", "bias", "addend", "norm", "eps", "alpha", "beta", "activation")
 #: leading dimensions from here on overflow 32-bit offsets within a tile
 _FAR = 1 << 22
 
@@ -60,7 +61,8 @@ def why_illegal(config: Config, problem: Problem) -> str | None:
         return f"it multiplies {config.dtype}"
     any_alignment = bool(getattr(config, "any_alignment", False))
     if config.instance.epilogue or not problem.plain:
-        why = epilogue.why_illegal(config, problem.shape, problem.batch, problem.lines, problem.pair)
+        asked = problem.batch, problem.lines, problem.pair, bool(problem.extra & NORM)
+        why = epilogue.why_illegal(config, problem.shape, *asked)
     else:
         why = config.why_illegal(problem.shape) or _why_no_gaps(config, problem, any_alignment)
     if why is None and not problem.aligned and not any_alignment:
@@ -90,7 +92,8 @@ def first_legal(problem: Problem) -> Config | None:
     if problem.plain:
         every = chain(registry.configurations(), registry.other_configurations())
         return next((config for config in every if why_illegal(config, problem) is None), None)
-    return next(iter(epilogue.configurations(*epilogue_problem(problem), problem.pair)), None)
+    asked = problem.pair, bool(problem.extra & NORM)
+    return next(iter(epilogue.configurations(*epilogue_problem(problem), *asked)), None)
 
 
 def epilogue_problem(problem: Problem) -> tuple[Shape, str, str, Batch, Lines, bool]:
@@ -112,6 +115,8 @@ def plan(config: Config, problem: Problem) -> KernelPlan:
         tight = lines
     else:
         launch = config.launch(problem.shape)
+    if problem.extra & CONSTANT and "early" in launch.scalars:
+        launch = replace(launch, scalars={**launch.scalars, "early": 1})
     # the kernel's names: swapped configurations call the problem's B "a"
     role = {"a": "b", "b": "a", "c": "c"} if config.swap_ab else {"a": "a", "b": "b", "c": "c"}
     first = _launch_plan(config.instance, launch, role, lines, tight)

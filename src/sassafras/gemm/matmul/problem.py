@@ -13,8 +13,9 @@ from ..problem.shape import Product, Shape
 #: names of the bits in `Problem.transposed`, as cuBLAS would say it: B first, then A
 LAYOUTS = ("nn", "tn", "nt", "tt")
 DTYPES = ("fp16", "bf16")
-#: bits of `Problem.extra`; the activation's number is above them
-BIAS, BETA, ALPHA, _ACTIVATION = 1, 2, 4, 3
+#: bits of `Problem.extra`; the activation's number is between ALPHA and NORM
+BIAS, BETA, ALPHA, NORM, CONSTANT = 1, 2, 4, 64, 128
+_ACTIVATION, _ACTIVATIONS = 3, 7
 
 
 class MatmulCall(NamedTuple):
@@ -22,6 +23,8 @@ class MatmulCall(NamedTuple):
 
     Attributes:
         addend: None: `out`. Of `SWIGLU`: up's matrix, lying as `b`, which is the gate's alone.
+        norm, eps: a is RMS-normalised first: times norm's k values, over root (mean square + eps).
+        constant: b, `SWIGLU`'s addend and norm were written before the launch ahead of this one began.
         weight: what `b` is the transpose of, where torch.nn.functional.linear would serve the call.
     """
 
@@ -33,18 +36,22 @@ class MatmulCall(NamedTuple):
     alpha: float = 1.0
     beta: float = 0.0
     addend: Any = None
+    norm: Any = None
+    eps: float = 0.0
+    constant: bool = False
     weight: Any = None
 
     @property
     def tensors(self) -> tuple[Any, ...]:
         """Those that were given."""
-        more = self.out, self.bias, self.addend
+        more = self.out, self.bias, self.addend, self.norm
         return (self.a, self.b, *(t for t in more if t is not None))
 
     @property
     def extra(self) -> int:
         """`Problem.extra` of such a call."""
         flags = BIAS * (self.bias is not None) | BETA * (self.beta != 0) | ALPHA * (self.alpha != 1)
+        flags |= NORM * (self.norm is not None) | CONSTANT * self.constant
         return flags | self.activation << _ACTIVATION
 
     @property
@@ -96,8 +103,8 @@ class Problem(NamedTuple):
 
     @property
     def product(self) -> Product | None:
-        """What a program asks for, wherever the operands lie; None for a batch, and a pair."""
-        if self.matrices > 1 or self.pair:
+        """What a program asks for, wherever operands lie; None for a batch, a pair, normalised rows."""
+        if self.matrices > 1 or self.pair or self.extra & NORM:
             return None
         extra = self.extra
         kinds = self.layout, DTYPES[self.dtype], bool(extra & BIAS), self.activation
@@ -135,7 +142,7 @@ class Problem(NamedTuple):
     @property
     def activation(self) -> str | None:
         """Its name."""
-        return tuple(NUMBERS)[self.extra >> _ACTIVATION]
+        return tuple(NUMBERS)[self.extra >> _ACTIVATION & _ACTIVATIONS]
 
     @property
     def pair(self) -> bool:
@@ -152,6 +159,7 @@ class ReadCall(NamedTuple):
     c: int
     bias: int
     addend: int
+    norm: int
     leading: tuple[int, ...]
 
     def values(self, asked: MatmulCall, c: int) -> dict[str, int]:
@@ -165,11 +173,13 @@ class ReadCall(NamedTuple):
             "alpha": bits(asked.alpha) & 0xFFFFFFFF,
             "beta": bits(asked.beta) & 0xFFFFFFFF,
             "activation": asked.activation,
+            "norm": self.norm,
+            "eps": bits(asked.eps) & 0xFFFFFFFF,
         }
 
 
 #: the epilogue of a product
-_PRODUCT = {"bias": 0, "addend": 0, "alpha": bits(1.0), "beta": 0, "activation": 0}
+_PRODUCT = {"bias": 0, "addend": 0, "alpha": bits(1.0), "beta": 0, "activation": 0, "norm": 0, "eps": 0}
 
 
 def lies(rows: int, columns: int, s0: int, s1: int) -> tuple[bool, int] | None:
@@ -233,13 +243,13 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
     import torch
 
     a, b, out, bias = asked[:4]
-    addend = asked.addend
+    addend, norm = asked.addend, asked.norm
     device, dtype = a.device, a.dtype
     if a.dim() < 2 or b.dim() < 2:
         return None
     if device.type != device_type or dtype not in (torch.float16, torch.bfloat16):
         return None
-    for tensor in (b, out, bias, addend):
+    for tensor in (b, out, bias, addend, norm):
         if tensor is not None and (tensor.device != device or tensor.dtype != dtype):
             return None
     (*lead_a, m, k), (*lead_b, inner, n) = a.shape, b.shape
@@ -259,10 +269,13 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
         return None
     if bias is not None and (bias.shape != (n,) or (n > 1 and bias.stride(0) != 1)):
         return None
+    if norm is not None and (norm.shape != (k,) or (k > 1 and norm.stride(0) != 1)):
+        return None
     if out is not None and out.shape != (*leading, m, width):
         return None
     lies_as_c = pair or addend is None or (addend.shape == (*leading, m, n) and addend.is_contiguous())
-    if not lies_as_c or (addend is not None and out is not None and not pair):
+    both = addend is not None and out is not None and not pair
+    if not lies_as_c or (both and not out.is_contiguous()):
         return None
     (*far_a, line_a, column_a), (*far_b, line_b, column_b) = a.stride(), b.stride()
     *far_c, line_c, column_c = (width, 1) if out is None else out.stride()
@@ -285,13 +298,16 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
         return None
     at_a, at_b, at_bias = a.data_ptr(), b.data_ptr(), 0 if bias is None else bias.data_ptr()
     at_c, at_addend = 0 if out is None else out.data_ptr(), 0 if addend is None else addend.data_ptr()
+    at_norm = 0 if norm is None else norm.data_ptr()
     if out is not None:
         more, one = count - 1, _span(m, width, *result)
         taken = [
             (at_a, more * step_a + _span(m, k, *left)),
             (at_b, more * step_b + _span(k, n, *right)),
             (at_bias, n if bias is not None else 0),
+            (at_norm, k if norm is not None else 0),
             (at_addend, _span(k, width, *right) if pair and addend is not None else 0),
+            (at_addend, addend.numel() if both else 0),
         ]
         end = at_c + 2 * (more * step_c + one)
         if any(at < end and at_c < at + 2 * elements for at, elements in taken) or (more and step_c < one):
@@ -309,14 +325,14 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
         left[1],
         right[1],
         result[1],
-        int((at_a | at_b | at_c | at_bias | at_addend) % 16 == 0),
+        int((at_a | at_b | at_c | at_bias | at_addend | at_norm) % 16 == 0),
         count,
         step_a,
         step_b,
         step_c,
         extra,
     )
-    return ReadCall(problem, at_a, at_b, at_c, at_bias, at_addend, leading)
+    return ReadCall(problem, at_a, at_b, at_c, at_bias, at_addend, at_norm, leading)
 
 
 def _span(rows: int, columns: int, transposed: bool, leading: int) -> int:

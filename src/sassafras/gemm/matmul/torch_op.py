@@ -1,5 +1,5 @@
 """``torch.ops.sassafras.mm`` and ``.fused``: the operators that torch.compile, autograd and tracers see.
-(``.swiglu``: `swiglu`.)
+(``.layer``: `layer_op`.)
 
 ``mm(a, b)`` is the product of two matrices. ``fused(a, b, bias, activation, alpha, residual)`` is
 activation(alpha * a @ b + residual + bias) with a: (..., m, k), b: (..., k, n), leading extents as
@@ -26,7 +26,8 @@ _SCHEMAS = {
     "mm": "(Tensor a, Tensor b) -> Tensor",
     "fused": "(Tensor a, Tensor b, Tensor? bias, str activation, float alpha, Tensor? residual=None)"
     " -> Tensor",
-    "swiglu": "(Tensor a, Tensor b, Tensor? other=None, Tensor? bias=None) -> Tensor",
+    "layer": "(Tensor a, Tensor b, Tensor? other=None, Tensor? bias=None, Tensor? residual=None,"
+    " Tensor? norm=None, float eps=0.0, str activation='none', bool constant=False) -> Tensor",
 }
 _KEPT: list[Any] = []  # registrations last as long as these objects
 #: called once each, when a product is traced and Inductor is there
@@ -39,6 +40,7 @@ def register(
     composed: Callable[..., Any],
     into: Callable[..., None],
     fake: Callable[..., Any] | None = None,
+    lower: Callable[[Any], None] | None = None,
 ) -> Any:
     """Define an operator of `_SCHEMAS` once in this process; returns it.
 
@@ -47,6 +49,7 @@ def register(
         composed: the same out of torch's operators, which carry tangents.
         into: a, b, one more tensor if there is one, out=C: what Inductor's programs call.
         fake: its result's extents; `composed` has the gradients, then.
+        lower: tells Inductor what its programs call; otherwise `into` is told.
     """
     library = torch.library.Library("sassafras", "FRAGMENT")
     # Inductor must hand us the strides that the user gave: they are the layout
@@ -58,7 +61,7 @@ def register(
     torch.library.register_fake(f"sassafras::{name}", shaped, lib=library)
     packet = getattr(torch.ops.sassafras, name)
     packet.into = into
-    ON_INDUCTOR.append(lambda: _lower(packet))
+    ON_INDUCTOR.append(lambda: (lower or _lower)(packet))
     _differentiable(library, packet.default, composed, formula=fake is None)
     torch.library.register_vmap(f"sassafras::{name}", _vmap_of(composed), lib=library)
     _count_flop(packet, 2 if fake is None else 4)
@@ -154,10 +157,8 @@ def _lower(packet: Any) -> None:
 
     def lowered(a: Any, b: Any, *more: Any, **named: Any) -> Any:
         node, (third, *rest) = V.graph.current_node, (*more, *named.values()) or (None,)
-        if operator._opname == "swiglu" and third is None and rest:
-            third, *rest = rest
         lines, ranks = node.args[0].meta["val"], (len(a.get_size()), len(b.get_size()))
-        plain = (rest in none or rest == [None]) and ranks[1] == 2
+        plain = rest in none and ranks[1] == 2
         if not plain or not (ranks[0] == 2 or lines.is_contiguous()) or V.graph.cpp_wrapper:
             return dispatched(a, b, *more, **named)
         inputs = [ir.ExternKernel.realize_input(t) for t in (a, b, third) if t is not None]

@@ -32,6 +32,8 @@ class Extra:
     bias: bool = False
     activation: str | None = None
     beta: bool = False
+    norm: bool = False
+    constant: bool = False
 
 
 def flat(config: Config, shape: Shape, batch: Batch) -> Shape:
@@ -73,10 +75,21 @@ def choose(
     """(configuration or None for torch, why)."""
     extra = extra or Extra()
     pair = extra.activation == epilogue.SWIGLU
-    found = epilogue.configurations(shape, layout, dtype, batch, lines, aligned, pair)
+    found = epilogue.configurations(shape, layout, dtype, batch, lines, aligned, pair, extra.norm)
     if not found:
         return None, "no kernel with an epilogue can run it"
     named = {config.stem: config for config in found}
+    if extra.norm:
+        for fast in stream.best(shape, 0):
+            instance = replace(fast.instance, dtype=dtype, epilogue=True, norm=True)
+            if (normed := replace(fast, instance=instance)).stem in named:
+                return normed, "few normalised rows: the time is that of reading B"
+        return None, "torch normalises rows apart"
+    if extra.constant and batch.count == 1 and layout == "tn":  # in a compiled model, by `inductor_graph`
+        for fast in stream.best(shape, stream.LEAST_CONSTANT):
+            instance = replace(fast.instance, dtype=dtype, epilogue=True)
+            if (early := replace(fast, instance=instance)).stem in named:
+                return early, "few rows: the time is that of reading B, which starts early"
     if batch.count == 1 and layout == "tn" and stream.best(shape):
         config, why = _as_plain(chooser, shape, layout, dtype, named)
         if isinstance(config, StreamConfig):

@@ -15,8 +15,8 @@ namespace {
 
 // The arguments of a call: 1; 0: Python has to look at them; -1 with a Python error set.
 int parse(PyObject *const *args, Py_ssize_t count, Arguments &asked) {
-    if (count < 2 || count > 8) {
-        PyErr_SetString(PyExc_TypeError, "a, b, out, bias, activation, alpha, beta, addend are expected, by position");
+    if (count < 2 || count > 11) {
+        PyErr_SetString(PyExc_TypeError, "a, b, out, bias, activation, alpha, beta, addend, norm, eps, constant are expected, by position");
         return -1;
     }
     asked.a = args[0], asked.b = args[1];
@@ -27,6 +27,9 @@ int parse(PyObject *const *args, Py_ssize_t count, Arguments &asked) {
     if (count > 4) asked.activation = PyLong_AsLong(args[4]);
     if (count > 5) asked.alpha = PyFloat_AsDouble(args[5]);
     if (count > 6) asked.beta = PyFloat_AsDouble(args[6]);
+    if (count > 8 && args[8] != Py_None) asked.norm = args[8];
+    if (count > 9) asked.eps = PyFloat_AsDouble(args[9]);
+    if (count > 10) asked.constant = args[10] == Py_True;
     if (PyErr_Occurred()) return -1;
     if (count > 7 && args[7] != Py_None && asked.beta != 0) asked.addend = args[7];
     return asked.beta == 0 || asked.out || asked.addend;
@@ -34,7 +37,7 @@ int parse(PyObject *const *args, Py_ssize_t count, Arguments &asked) {
 
 // Whether a predicate holds for all tensors of a call.
 template <class F> bool every(const Launcher *self, const Arguments &asked, F holds) {
-    for (PyObject *tensor : {asked.a, asked.b, asked.out, asked.bias, asked.addend})
+    for (PyObject *tensor : {asked.a, asked.b, asked.out, asked.bias, asked.addend, asked.norm})
         if (tensor && !holds(self, tensor)) return false;
     return true;
 }

@@ -76,7 +76,7 @@ int wants_grad(Launcher *self, PyObject *tensor) {
 // Would autograd record this call? (-1: a Python error)
 int tracked(Launcher *self, const Arguments &asked) {
     int grad = 0;
-    for (PyObject *tensor : {asked.a, asked.b, asked.out, asked.bias, asked.addend})
+    for (PyObject *tensor : {asked.a, asked.b, asked.out, asked.bias, asked.addend, asked.norm})
         if (tensor && grad == 0) grad = wants_grad(self, tensor);
     if (grad <= 0) return grad;
     PyObject *said = PyObject_CallNoArgs(self->grad_enabled);
@@ -216,7 +216,8 @@ int enqueue(Launcher *self, const Plan &plan, const Arguments &asked, const Call
     const uint64_t addend = asked.beta == 0 ? 0 : (uintptr_t)(asked.addend ? call.addend : c);
     const uint64_t values[kValues] = {
         (uintptr_t)call.a,    (uintptr_t)call.b, (uintptr_t)c,           (uintptr_t)workspace,
-        (uintptr_t)call.bias, addend,            float_bits(asked.alpha), float_bits(asked.beta), (uint64_t)asked.activation};
+        (uintptr_t)call.bias, addend,            float_bits(asked.alpha), float_bits(asked.beta), (uint64_t)asked.activation,
+        (uintptr_t)call.norm, float_bits(asked.eps)};
     for (const auto &launch : plan.launches)
         if (int code = start(self, *launch, values, stream)) return code;
     return 0;

@@ -53,8 +53,9 @@ struct MapSpec {
 constexpr int kPromotion = 2; // CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 
 // What a launch gives by name; then constants and tensor maps.
-enum Value { kA, kB, kC, kWorkspace, kBias, kAddend, kAlpha, kBeta, kActivation, kValues, kConstant = kValues, kMap };
-const char *const kNames[kValues] = {"a", "b", "c", "workspace", "bias", "addend", "alpha", "beta", "activation"};
+enum Value { kA, kB, kC, kWorkspace, kBias, kAddend, kAlpha, kBeta, kActivation, kNorm, kEps, kValues, kConstant = kValues, kMap };
+const char *const kNames[kValues] = {"a", "b", "c", "workspace", "bias", "addend", "alpha", "beta", "activation",
+                                     "norm", "eps"};
 
 constexpr size_t kMostParameters = 64;
 

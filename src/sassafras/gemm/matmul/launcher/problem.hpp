@@ -36,14 +36,17 @@ constexpr long kSwiglu = 5;       // problem.py's SWIGLU
 // --- what a call looks like ------------------------------------------------------------------------------------
 
 // activation(alpha * a @ b + beta * addend + bias), as Python calls it. Without an addend of its own, `out` is one. SwiGLU's
-// addend is up's weight, if `b` is the gate's alone; C has half as many columns as they have together.
+// addend is up's weight, if `b` is the gate's alone; C has half as many columns as they have together. norm, eps, constant:
+// as in problem.py's MatmulCall.
 struct Arguments {
-    PyObject *a, *b, *out = nullptr, *bias = nullptr, *addend = nullptr;
+    PyObject *a, *b, *out = nullptr, *bias = nullptr, *addend = nullptr, *norm = nullptr;
     bool linear = false; // b is given as its transpose, torch.nn.functional.linear's weight
+    bool constant = false;
     long activation = 0;
-    double alpha = 1, beta = 0;
+    double alpha = 1, beta = 0, eps = 0;
     uint8_t extra() const {
-        return (uint8_t)((bias ? 1 : 0) | (beta != 0 ? 2 : 0) | (alpha != 1 ? 4 : 0) | activation << 3);
+        return (uint8_t)((bias ? 1 : 0) | (beta != 0 ? 2 : 0) | (alpha != 1 ? 4 : 0) | activation << 3 | (norm ? 64 : 0) |
+                         (constant ? 128 : 0));
     }
 };
 
@@ -81,7 +84,7 @@ struct Hash {
 // A call after its tensors were read.
 struct Call {
     Key key;
-    void *a, *b, *c, *bias, *addend;
+    void *a, *b, *c, *bias, *addend, *norm;
     int64_t rows, columns, leading[8]; // of each result, as the caller sees it; extents of the batch
     int ndim;                          // of them
     bool matrices;                     // both operands
@@ -189,7 +192,7 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
         matrices *= call.leading[d];
     }
     if (matrices < 1) return false;
-    call.a = address(a), call.b = address(b), call.c = call.bias = nullptr;
+    call.a = address(a), call.b = address(b), call.c = call.bias = call.norm = nullptr;
     int64_t line_a = a.strides[a.ndim - 2], line_c = width, column_c = 1; // a fresh C's
     if (asked.out) {
         if (!view(api, asked.out, c) || !alike(c, a) || c.ndim != call.ndim + 2 ||
@@ -206,12 +209,17 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
             return false;
         call.bias = address(v);
     }
+    if (asked.norm) {
+        if (!view(api, asked.norm, v) || !alike(v, a) || v.ndim != 1 || v.shape[0] != k || (k > 1 && v.strides[0] != 1))
+            return false;
+        call.norm = address(v);
+    }
     if (asked.addend && !pair) { // without gaps, as a fresh C
-        if (asked.out || !view(api, asked.addend, v) || !alike(v, a) || v.ndim != call.ndim + 2) return false;
+        if (!view(api, asked.addend, v) || !alike(v, a) || v.ndim != call.ndim + 2) return false;
         int64_t step = 1;
         for (int d = v.ndim - 1; d >= 0; --d) {
             const int64_t wanted = d < call.ndim ? call.leading[d] : d == call.ndim ? m : n;
-            if (v.shape[d] != wanted || (wanted > 1 && v.strides[d] != step)) return false;
+            if (v.shape[d] != wanted || (wanted > 1 && (v.strides[d] != step || (asked.out && c.strides[d] != step)))) return false;
             step *= wanted;
         }
         call.addend = address(v);
@@ -242,8 +250,8 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
         const int64_t more = matrices - 1, one = extent(m, width, c_transposed, key.ldc), size = more * step_c + one;
         if (overlap(call.c, size, call.a, more * step_a + extent(m, k, a_transposed, key.lda)) ||
             overlap(call.c, size, call.b, more * step_b + extent(k, n, b_transposed, key.ldb)) ||
-            (asked.bias && overlap(call.c, size, call.bias, n)) ||
-            (pair && asked.addend && overlap(call.c, size, call.addend, extent(k, width, b_transposed, key.ldb))) || (more && step_c < one))
+            (asked.bias && overlap(call.c, size, call.bias, n)) || (asked.norm && overlap(call.c, size, call.norm, k)) ||
+            (asked.addend && overlap(call.c, size, call.addend, pair ? extent(k, width, b_transposed, key.ldb) : size)) || (more && step_c < one))
             return false;
     }
     key.m = m, key.n = n, key.k = k, key.matrices = matrices;
@@ -258,7 +266,7 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
     key.device = a.device.id, key.dtype = a.dtype.code == kBfloat;
     key.transposed = (uint8_t)(b_transposed | (a_transposed << 1));
     key.aligned = (((uintptr_t)call.a | (uintptr_t)call.b | (uintptr_t)call.c | (uintptr_t)call.bias |
-                    (uintptr_t)call.addend) & 15) == 0;
+                    (uintptr_t)call.addend | (uintptr_t)call.norm) & 15) == 0;
     return true;
 }
 

@@ -1,0 +1,194 @@
+"""Patterns in Inductor's graphs (decomposed): SwiGLU's pair, a residual's sum, an RMS norm."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from ..configs.epilogue import SWIGLU
+from .layer_op import LayerCall
+
+_aten = torch.ops.aten
+_CAST = torch.ops.prims.convert_element_type.default
+#: for the hash of what rewrites graphs
+FILE = __file__
+_SPLIT = _aten.split.Tensor, _aten.split_with_sizes.default
+
+
+def known(node: Any) -> Any:
+    """What stands for a node's tensor; None where it is none, or an extent or a stride is unknown."""
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    return value if all(isinstance(x, int) for x in (*value.shape, *value.stride())) else None
+
+
+def product(node: Any) -> LayerCall | None:
+    """A product of ours, without an activation; None: something else."""
+    if node.target is torch.ops.sassafras.mm.default:
+        return LayerCall(*node.args)
+    more = [*node.args[3:]]
+    if node.target is torch.ops.sassafras.fused.default and more in (["none", 1.0], ["none", 1.0, None]):
+        a, b, bias = node.args[:3]
+        return LayerCall(a, b, bias=bias)
+    return None
+
+
+def pair(node: Any) -> LayerCall | None:
+    """The call that computes a node, where that is silu(gate) * up and nothing reads what lies between."""
+    if node.target is not _aten.mul.Tensor or not all(isinstance(f, torch.fx.Node) for f in node.args):
+        return None
+    for first, second in (node.args, node.args[::-1]):
+        seen = {node}
+        if (inside := _silu(first, seen)) is None:
+            continue
+        (gate, left), (up, right) = _half(inside, seen), _half(second, seen)
+        ours, others = product(gate), product(up)
+        if ours is None or others is None or any({*old.users} - seen for old in seen - {node}):
+            continue
+        dtypes = {torch.float32, ours.a.meta["val"].dtype}
+        if not {old.args[1] for old in seen if old.target is _CAST} <= dtypes:
+            continue
+        if gate is up and (left, right) == (0, 1):
+            return ours._replace(activation=SWIGLU)
+        plain = left is right is ours.bias is others.bias is None
+        if gate is not up and plain and (ours.a is others.a or _alike(ours.a, others.a)):
+            return ours._replace(other=others.b, activation=SWIGLU)
+    return None
+
+
+def residual(node: Any) -> tuple[Any, Any] | None:
+    """(the sum, what is added) where a product's only reader, behind reshapes, adds a tensor as large."""
+    inner = node
+    while len(inner.users) == 1:
+        (reader,) = inner.users
+        if same_columns(reader):
+            inner = reader
+            continue
+        if reader.target is not _aten.add.Tensor or reader.kwargs or len(reader.args) != 2:
+            return None
+        (added,) = [arg for arg in reader.args if arg is not inner] or [None]
+        values = [known(t) for t in (inner, added, reader)]
+        if any(v is None for v in values) or len({(v.dtype, v.shape) for v in values}) != 1:
+            return None
+        return (reader, added) if values[1].is_contiguous() else None
+    return None
+
+
+def rms_norm(node: Any) -> tuple[Any, Any, float] | None:
+    """(x, weight, eps) where a node is x / sqrt(mean of the last extent's squares + eps) * weight."""
+    if (result := known(node)) is None:
+        return None
+    for scaled, weight in _factors(_uncast(node)):
+        weight = _uncast(weight)
+        for wide, root in _factors(_uncast(scaled)):
+            if (found := _mean_square(root)) is None:
+                continue
+            x, eps = _uncast(wide), found[1]
+            values = known(x), known(weight)
+            if x is not _uncast(found[0]) or values[0] is None or values[1] is None:
+                continue
+            if {v.dtype for v in values} == {result.dtype} and values[1].shape == values[0].shape[-1:]:
+                return x, weight, eps
+    return None
+
+
+def _mean_square(node: Any) -> tuple[Any, float] | None:
+    """(x, eps) of 1 / sqrt(mean of x's squares along the last extent + eps)."""
+    if node.target is not _aten.rsqrt.default or node.args[0].target not in (
+        _aten.add.Tensor,
+        _aten.add.Scalar,
+    ):
+        return None
+    mean, eps = node.args[0].args
+    if not isinstance(eps, float) or getattr(mean, "target", None) is not _aten.mean.dim:
+        return None
+    square, dims, *kept = mean.args
+    if kept != [True] or square.target is not _aten.pow.Tensor_Scalar or square.args[1] != 2:
+        return None
+    x = square.args[0]
+    last = x.meta["val"].dim() - 1
+    return (x, eps) if [*dims] in ([-1], [last]) and x.meta["val"].dtype == torch.float32 else None
+
+
+def _factors(node: Any) -> tuple[tuple[Any, Any], ...]:
+    """Both orders of a product's factors."""
+    if node.target is not _aten.mul.Tensor or not all(isinstance(f, torch.fx.Node) for f in node.args):
+        return ()
+    return node.args, node.args[::-1]
+
+
+def _uncast(node: Any) -> Any:
+    while node.target is _CAST:
+        node = node.args[0]
+    return node
+
+
+def same_columns(node: Any) -> bool:
+    """Whether a node is a reshape that keeps the last extent, which is known."""
+    return node.target is _aten.reshape.default and _columns(node) == _columns(node.args[0]) is not None
+
+
+def _columns(node: Any) -> int | None:
+    """The last extent, where it is known."""
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    last = value.shape[-1] if isinstance(value, torch.Tensor) and value.dim() else None
+    return last if isinstance(last, int) else None
+
+
+def _before(node: Any, seen: set[Any], *targets: Any) -> Any:
+    """What lies before casts and reshapes that keep columns, which are added to `seen`."""
+    while node.target in (_aten.reshape.default, *targets):
+        if (columns := _columns(node)) is None or columns != _columns(node.args[0]):
+            break
+        seen.add(node)
+        node = node.args[0]
+    return node
+
+
+def _silu(node: Any, seen: set[Any]) -> Any:
+    """x of x / (1 + exp(-x)), as Inductor decomposes silu; None: something else."""
+    node = _before(node, seen, _CAST)
+    if node.target is not _aten.div.Tensor:
+        return None
+    seen.add(node)
+    x, inner = node.args
+    for target, *more in ((_aten.add.Tensor, 1), (_aten.exp.default,), (_aten.neg.default,)):
+        if getattr(inner, "target", None) is not target or [*inner.args[1:]] != more or inner.kwargs:
+            return None
+        seen.add(inner)
+        inner = inner.args[0]
+    return x if inner is x else None
+
+
+def _half(node: Any, seen: set[Any]) -> tuple[Any, int | None]:
+    """(the product that a node is a half of, which: 0 or 1), or None for the whole of it."""
+    node = whole = _before(node, seen, _CAST)
+    size, place, cut, dim = _columns(node), None, {node}, 0
+    if node.target is operator.getitem and node.args[0].target in _SPLIT:
+        parts, place = node.args
+        whole, sizes, dim = (*parts.args, 0)[:3]
+        place, cut = (place if sizes in (size, [size, size]) else None), {node, parts}
+    elif node.target is _aten.slice.Tensor and node.args[4:] in ((), (1,)):
+        whole, dim, begin = (*node.args, 0, 0)[:3]
+        place = {0: 0, size: 1}.get(begin)
+    if (
+        place is not None
+        and size
+        and _columns(whole) == 2 * size
+        and dim in (-1, whole.meta["val"].dim() - 1)
+    ):
+        seen |= cut
+        node = whole
+    else:
+        place = None
+    node = _before(node, seen)
+    seen.add(node)
+    return node, place
+
+
+def _alike(x: Any, y: Any) -> bool:
+    """Reshapes of one node to the same extents."""
+    return x.target is y.target is _aten.reshape.default and x.args == y.args

@@ -1,0 +1,215 @@
+"""What becomes of Inductor's graphs: products of ours take in what surrounds them.
+
+`rewrite` turns products of ours (``sassafras::mm``, ``::fused``) into ``sassafras::layer``: SwiGLU's pair, a
+residual's sum behind a product, an RMS norm ahead of it, and weights that nothing in the graph writes, which
+are read before the launch ahead has ended.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+
+from ..configs.stream import LEAST_CONSTANT, StreamConfig
+from . import api, plain_tensors
+from .graph_patterns import FILE, known, pair, product, residual, rms_norm, same_columns
+from .layer_op import LayerCall, layer
+from .problem import Problem
+
+_aten = torch.ops.aten
+_VIEWS = {_aten.permute.default, _aten.reshape.default, _aten.t.default, _aten.transpose.int}
+
+
+def rewrite(graph: Any) -> int:
+    """Put the operator into a graph of Inductor's; how many were put there.
+
+    A place is rewritten where nothing else reads what lies between, extents are known, and the chooser lets
+    the stream kernel serve it, which is compiled here: the first run has it.
+    """
+    if api._engine is None:
+        return 0
+    for node in list(graph.nodes):  # first: pairs are products behind norms, too
+        if (call := pair(node)) is not None and _serves(call):
+            _put(graph, node, call)
+    calls = {node: call for node in graph.nodes if (call := _call(node)) is not None}
+    normed, moved = _normed(calls), dict[Any, Any]()  # what was replaced -> what stands there
+    for node, call in calls.items():
+        place, added = (residual(node) if not (call.name or call.residual) else None) or (None, None)
+        for one in filter(None, (normed.get(node), call)):
+            now = LayerCall(*(moved.get(given, given) for given in one))
+            fixed = now._replace(constant=_constant(now))
+            if place is not None and _serves(more := fixed._replace(residual=moved.get(added, added))):
+                moved[place] = _put(graph, place, more)
+                break
+            if fixed != call and _serves(fixed):
+                moved[node] = _put(graph, node, fixed)
+                break
+    return sum(node.target is layer for node in graph.nodes)
+
+
+def _call(node: Any) -> LayerCall | None:
+    """A product's call, a pair's as well."""
+    return LayerCall(*node.args) if node.target is layer else product(node)
+
+
+def _normed(calls: dict[Any, LayerCall]) -> dict[Any, LayerCall]:
+    """Products' calls with the RMS norm ahead of them, where each reader of the norm can take it in."""
+    readers: dict[Any, list[Any]] = defaultdict(list)
+    for node, call in calls.items():
+        readers[_behind_reshapes(call.a)].append(node)
+    found: dict[Any, LayerCall] = {}
+    for root, nodes in readers.items():
+        if (norm := rms_norm(root)) is None or {*_readers(root)} != {*nodes}:
+            continue
+        x, weight, eps = norm
+        given = {node: calls[node]._replace(a=x, norm=weight, eps=eps) for node in nodes}
+        weights = sum(w.meta["val"].numel() for c in given.values() for w in (c.b, c.other) if w is not None)
+        if weights >= LEAST_CONSTANT and all(_serves(c) for c in given.values()):
+            found |= given
+    return found
+
+
+def _behind_reshapes(node: Any) -> Any:
+    while same_columns(node):
+        node = node.args[0]
+    return node
+
+
+def _readers(node: Any) -> Iterator[Any]:
+    """Readers of a node, through reshapes that keep its columns."""
+    for reader in node.users:
+        if same_columns(reader):
+            yield from _readers(reader)
+        else:
+            yield reader
+
+
+def _constant(call: LayerCall) -> bool:
+    """Whether a call's weights are inputs that nothing in the graph writes, and a launch of the graph's own,
+    which computes `a`, lies between whatever wrote them and the call."""
+    weights = [w for w in (call.b, call.other, call.norm) if w is not None]
+    return _source(call.a).op == "call_function" and all(map(_unwritten, weights))
+
+
+def _source(node: Any) -> Any:
+    while node.target in _VIEWS:
+        node = node.args[0]
+    return node
+
+
+def _unwritten(node: Any) -> bool:
+    found = _source(node)
+    return found.op == "get_attr" or (found.op == "placeholder" and not any(map(_writes, _views(found))))
+
+
+def _views(node: Any) -> Iterator[Any]:
+    """Readers of a node's memory."""
+    for reader in node.users:
+        yield reader
+        if reader.target in _VIEWS:
+            yield from _views(reader)
+
+
+def _writes(reader: Any) -> bool:
+    known = reader.op == "output" or isinstance(reader.target, torch._ops.OpOverload)
+    return not known or (reader.op != "output" and reader.target._schema.is_mutable)
+
+
+def _serves(call: LayerCall) -> bool:
+    """Whether the stream kernel serves it; that is compiled, then."""
+    engine, nodes = api._engine, [t for t in call[:6] if t is not None]
+    values: dict[Any, Any] = {node: known(node) for node in nodes}
+    if any(value is None for value in values.values()):
+        return False
+    a, b, other, added = values[call.a], values[call.b], values.get(call.other), values.get(call.residual)
+    if a.dtype not in plain_tensors.DTYPES or not a.is_contiguous() or b.dim() != 2 or b.stride(0) != 1:
+        return False
+    if other is not None and (b.shape != other.shape or b.stride() != other.stride()):
+        return False
+    if any((v.dtype, v.device) != (a.dtype, a.device) for v in values.values()):
+        return False
+    (k, n), m = b.shape, a.numel() // b.shape[0]
+    total, width = (n if other is None else 2 * n), (n // 2 if call.name and other is None else n)
+    if added is not None and (added.numel() != m * n or not added.is_contiguous()):
+        return False
+    where = a.device.index or 0, int(a.dtype == torch.bfloat16)
+    problem = Problem(*where, m, total, k, 1, k, b.stride(1), width, 1, extra=call.product.extra)
+    if not isinstance(engine.choose(problem).config, StreamConfig):  # type: ignore[union-attr]
+        return False
+    for _ in range(2):  # a second time with the kernel that has been compiled
+        engine.serve(tuple(problem))  # type: ignore[union-attr]
+        api.settle()
+    return True
+
+
+def _put(graph: Any, node: Any, call: LayerCall) -> Any:
+    """Let a call stand in a node's place; what stands there."""
+    leading, shape = [*call.a.meta["val"].shape[:-1]], [*node.meta["val"].shape]
+    with graph.inserting_before(node):
+        if call.residual is not None:
+            call = call._replace(residual=_reshaped(graph, call.residual, [*leading, shape[-1]]))
+        made = _reshaped(graph, _added(graph, layer, *call), shape)
+    node.replace_all_uses_with(made)
+    _drop(graph, node)
+    return made
+
+
+def _reshaped(graph: Any, node: Any, shape: list[int]) -> Any:
+    if [*node.meta["val"].shape] == shape:
+        return node
+    return _added(graph, _aten.reshape.default, node, shape)
+
+
+def _added(graph: Any, target: Any, *args: Any) -> Any:
+    made = graph.call_function(target, args)
+    made.meta["val"] = target(*(a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in args))
+    return made
+
+
+def _drop(graph: Any, node: Any) -> None:
+    """Erase a node that nothing reads, and what only it read."""
+    if node.op == "call_function" and not node.users and not node.is_impure():
+        before = node.all_input_nodes
+        graph.erase_node(node)
+        for one in before:
+            _drop(graph, one)
+
+
+@cache
+def _passes() -> type | None:
+    """The class of passes; None on a torch without it."""
+    try:
+        from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+    except ImportError:
+        return None
+
+    class Pass(CustomGraphPass):
+        """Those that were configured before, then `rewrite`."""
+
+        def __init__(self, before: Any) -> None:
+            self.before = [*before] if isinstance(before, list | tuple) else [before] if before else []
+
+        def __call__(self, graph: Any) -> None:
+            for one in self.before:
+                one(graph)
+            rewrite(graph)
+
+        def uuid(self) -> Any:
+            """Of all; None, without which no graph is cached, where one has none."""
+            known = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.before]
+            return None if None in known else (get_hash_for_files((__file__, FILE)), *known)
+
+    return Pass
+
+
+def install() -> None:
+    """Have Inductor's graphs rewritten, behind a pass of the user's, once. Graphs without our operators are
+    not changed, so nothing takes it out."""
+    import torch._inductor.config as settings
+
+    if (made := _passes()) and not isinstance(settings.post_grad_custom_pre_pass, made):
+        settings.post_grad_custom_pre_pass = made(settings.post_grad_custom_pre_pass)
