@@ -122,6 +122,19 @@ def strategies(data: Row) -> list[Row]:
 
 
 #: how a table's rows are made of its result file
+def forwards(data: Row) -> list[Row]:
+    """A row a number of tokens: each model's speed over torch.compile in FP16 and BF16."""
+    found: dict[int, dict[str, list[str]]] = {}
+    for row in data["rows"]:
+        if row["contestant"] == "sassafras_compile" and not row["vocabulary"]:
+            name = re.sub(r"\W", "_", row["model"])
+            found.setdefault(row["tokens"], {}).setdefault(name, []).append(f"{row['over_compile']:.3f}")
+    return [
+        {"tokens": tokens, **{model: ", ".join(ratios) for model, ratios in found[tokens].items()}}
+        for tokens in sorted(found)
+    ]
+
+
 ROWS: dict[str, Callable[[Row], list[Row]]] = {
     "rows": lambda data: data["rows"],
     "suite": lambda data: suite(data, False),
@@ -131,6 +144,7 @@ ROWS: dict[str, Callable[[Row], list[Row]]] = {
     "repositories": repositories,
     "strategies": strategies,
     "bands": lambda data: [*named(data, "summary.bands"), {**data["summary"], "name": "all"}],
+    "forwards": forwards,
     "calls": lambda data: [row for row in data["rows"] if "torch_us" in row],
     "summary.grid": lambda data: named(data, "summary.grid"),
     "summary.off_grid": lambda data: named(data, "summary.off_grid"),

@@ -118,9 +118,11 @@ def forward_summary(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, 
     def worst(column: str) -> float | None:
         return min((row[column] for row in ours if column in row), default=None)
 
-    few, some, many = range(1, 65), range(65, 257), range(257, 1 << 20)
+    fewest, few, some, many = range(1, 5), range(1, 65), range(65, 257), range(257, 1 << 20)
     first = [r for r in ours if (r["model"], r["tokens"], r["vocabulary"]) == ("llama-3-8b", 1, False)]
     return {
+        "over_compile_fp16_1_4": mean("over_compile", fewest, "fp16"),
+        "over_compile_bf16_1_4": mean("over_compile", fewest, "bf16"),
         "over_compile_fp16_1_64": mean("over_compile", few, "fp16"),
         "over_compile_bf16_1_64": mean("over_compile", few, "bf16"),
         "over_compile_128_256": mean("over_compile", some),

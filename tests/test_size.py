@@ -9,18 +9,18 @@ ROOT = Path(__file__).parents[1]
 #: words of the README
 README_WORDS = 700
 #: words of the README and all pages in docs/
-ALL_WORDS = 40_850
+ALL_WORDS = 41_270
 #: words of the index, the tutorial and the guides
 GUIDE_WORDS = 9_000
 #: lines of the package: Python, CUDA, C++, and the report's templates, scripts and styles
-SOURCE_LINES = 67_400
+SOURCE_LINES = 67_920
 SOURCE = (".py", ".cu", ".cuh", ".cpp", ".hpp", ".js", ".css", ".jinja")
 #: lines of a source file
 FILE_LINES = 450
 #: lines of Python in gemm/
-GEMM_LINES = 12_080
+GEMM_LINES = 12_450
 #: lines of benchmarks: scripts, kernels, quotes
-BENCHMARK_LINES = 17_615
+BENCHMARK_LINES = 17_650
 #: bytes of the wheel, without its archive's own
 WHEEL_BYTES = 3_500_000
 

@@ -85,6 +85,11 @@ template <class Plain> static General<Plain> problem(const std::vector<Any> &p, 
     return {plain<Plain>(p, std::make_index_sequence<COUNT>()), last(p, std::make_index_sequence<13>())};
 }
 
+// The stream kernel's problem says what may be read early.
+template <class Problem> static void tell(const Problem &given) {
+    if constexpr (requires { given.early; }) emulator::fixed_early = given.early;
+}
+
 int main(int, char **argv) {
     std::ifstream job(argv[1]);
     auto number = [&] {
@@ -161,7 +166,7 @@ int main(int, char **argv) {
         using Kernel = type;                                                                                       \
         if (!Needs<Kernel>::fit(shared_bytes, threads, (int)cluster.x)) emulator::fail("host and kernel disagree on shared memory"); \
         const auto given = problem(parameters, (const Kernel::Problem *)nullptr);                                  \
-        if constexpr (requires { given.early; }) emulator::fixed_early = given.early;                              \
+        tell(given);                                                                                               \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { Kernel::run_batched(given); }); \
         found = true;                                                                                              \
     }

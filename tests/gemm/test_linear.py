@@ -293,8 +293,13 @@ def test_both_launchers_see_the_same_problem(install: Install) -> None:
             assert compiled.key(*call) == found, (left.shape, residual)
             served += found is not None
     assert served == 10
-    assert other.key(x, w, half(4, 32, 48), None, 0, 1.0, 1.0, residuals[0]) is None
-    assert compiled.key(x, w, half(4, 32, 48), None, 0, 1.0, 1.0, residuals[0]) is None
+    both = torch.empty(2 * 4 * 32 * 48, dtype=torch.float16)
+    shared = both[48 : 48 + 4 * 32 * 48].view(4, 32, 48)
+    outs = [half(4, 32, 48), half(4, 32, 56)[..., :48], both[: 4 * 32 * 48].view(4, 32, 48), shared]
+    keys = [
+        [launcher.key(x, w, out, None, 0, 1.0, 1.0, shared) for out in outs] for launcher in (other, compiled)
+    ]
+    assert keys[0] == keys[1] and [key is None for key in keys[0]] == [False, True, True, True]
 
 
 def test_the_stand_in_is_told_the_residuals_address(install: Install, library: Path) -> None:

@@ -56,7 +56,7 @@ def test_every_path_is_right(number: int, emulator: Emulator, tmp_path: Path) ->
     ("before", "after"),
     [
         ("if (k + owned >= left)", "if (false)"),  # what lies behind the end of k
-        ("stage = 0;\n                phase ^= 1;", "stage = 0;"),
+        ("stage = 0;\n                    phase ^= 1;", "stage = 0;"),
     ],
 )
 def test_a_spoilt_kernel_is_found(shared: Path, tmp_path: Path, before: str, after: str) -> None:

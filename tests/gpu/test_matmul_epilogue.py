@@ -110,7 +110,8 @@ def few(instance: Any) -> bool:
 def names() -> list[str]:
     from sassafras.gemm.configs import registry
 
-    return [i.name for i in registry.EPILOGUE_INSTANCES]
+    # those that normalise rows: test_layer_gpu.py
+    return [i.name for i in registry.EPILOGUE_INSTANCES if not getattr(i, "norm", False)]
 
 
 @pytest.mark.parametrize("name", names())

@@ -20,7 +20,7 @@ from sassafras.core import DeviceError, SassafrasError
 from ..build import launcher as build
 from ..build.cubins import ARCH, cached_path, cubin, default_cache
 from ..configs.backward import PART
-from ..configs.epilogue import NUMBERS, SWIGLU
+from ..configs.epilogue import NUMBERS
 from ..configs.registry import Config, Instance
 from ..problem.launch import SHARED_LIMIT
 from ..select import table as tables
@@ -233,18 +233,20 @@ class Planner:
         alpha: float = 1.0,
         beta: float = 0.0,
         addend: Any = None,
+        norm: Any = None,
+        eps: float = 0.0,
+        constant: bool = False,
     ) -> Callable[[], Any]:
         """A call that runs this configuration on these tensors and returns C, whatever would be chosen.
 
-        For measurements and tests; C is one tensor for all calls (with an addend, a contiguous one). Compiles
-        what is missing.
+        For measurements and tests; C is one tensor for all calls. Arguments are `MatmulCall`'s. Compiles what
+        is missing.
 
         Raises:
             SassafrasError: the tensors are no problem of ours, or the configuration cannot run them.
         """
-        # the launcher's own calls have but one of them, or other halves of a pair
-        into = out if addend is None or activation == SWIGLU else None
-        asked = MatmulCall(a, b, into, bias, NUMBERS[activation], alpha, beta, addend)
+        more = alpha, beta, addend, norm, eps, constant
+        asked = MatmulCall(a, b, out, bias, NUMBERS[activation], *more)
         plain = all(map(self.torch.plain, asked.tensors))
         found = read(asked, self.torch.device_type) if plain else None
         why = "no kernel takes such tensors" if found is None else why_illegal(config, found.problem)
