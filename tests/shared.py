@@ -34,12 +34,15 @@ def once(shared: Path, key: str, make: Callable[[Path], None]) -> Path:
 
 
 def without_torch(shared: Path) -> str:
-    """A PYTHONPATH that hides torch: the timing model needs none, and where there is one Triton imports it,
-    which takes half as long as a small search."""
+    """A PYTHONPATH that hides torch and SciPy: the timing model needs neither, and where they are Triton and
+    numba import them, which takes half as long as a small search."""
 
     def make(work: Path) -> None:
-        (work / "torch").mkdir()
-        (work / "torch" / "__init__.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
+        for name in ("torch", "scipy"):
+            (work / name).mkdir()
+            (work / name / "__init__.py").write_text(
+                f"raise ModuleNotFoundError('no {name}', name='{name}')\n"
+            )
 
     places = [str(once(shared, "without-torch", make)), os.environ.get("PYTHONPATH", "")]
     return os.pathsep.join(place for place in places if place)

@@ -19,7 +19,7 @@ from .raises import MOST_RAISED, NOBODY, SEVERAL, raiser_of
 from .state import CLEAR, CROSS, DEPTH, FENCE, HORIZON, MEMORY, contains, join_entries, mix, whole, within
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note):
     """Run block `b` of a candidate.
 

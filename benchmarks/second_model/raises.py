@@ -38,7 +38,7 @@ def free() -> dict[tuple[str, bool], int]:
     return {kind: n for n, kind in enumerate(good, 1)}
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def raiser_of(known, count, kind):
     """Who alone has raised a scoreboard, after one more raise by `kind`."""
     if kind == NOBODY or (count > 0 and known != kind):
@@ -46,7 +46,7 @@ def raiser_of(known, count, kind):
     return kind
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def either(a, b):
     """Who alone has raised a scoreboard on one path or another."""
     if b == NOBODY:

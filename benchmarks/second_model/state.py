@@ -113,7 +113,7 @@ class Values(NamedTuple):
     g: np.ndarray
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def mix(a, b):
     """A hash of two 64-bit words, in order."""
     x = (np.uint64(a) ^ (np.uint64(b) + np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -123,7 +123,7 @@ def mix(a, b):
     return x + np.uint64(a) * np.uint64(0xD6E8FEB86659FD93)
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def whole(v, r):
     """The value of a register for who is under no guard."""
     if v.t[r] == v.f[r]:
@@ -131,29 +131,32 @@ def whole(v, r):
     return mix(mix(v.g[r], v.t[r]), v.f[r])
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def copy_state(to, i, of, j):
-    """Copy one block's state."""
-    to.w_n[i] = of.w_n[j]
-    to.w_pc[i] = of.w_pc[j]
-    to.w_t[i] = of.w_t[j]
-    to.w_rd[i] = of.w_rd[j]
-    to.q_n[i] = of.q_n[j]
-    to.q_cc[i] = of.q_cc[j]
-    to.q_t[i] = of.q_t[j]
-    to.q_rd[i] = of.q_rd[j]
-    to.written[i] = of.written[j]
-    to.read[i] = of.read[j]
-    to.set_t[i] = of.set_t[j]
-    to.raised[i] = of.raised[j]
-    to.raiser[i] = of.raiser[j]
-    to.product[i] = of.product[j]
-    to.source[i] = of.source[j]
+    """Copy one block's state. Element by element: rows take numba seconds longer to compile."""
+    for r in range(of.w_n.shape[1]):
+        to.w_n[i, r], to.q_n[i, r] = of.w_n[j, r], of.q_n[j, r]
+        to.product[i, r], to.source[i, r] = of.product[j, r], of.source[j, r]
+        for k in range(DEPTH):
+            to.w_pc[i, r, k], to.w_t[i, r, k], to.w_rd[i, r, k] = (
+                of.w_pc[j, r, k],
+                of.w_t[j, r, k],
+                of.w_rd[j, r, k],
+            )
+            to.q_cc[i, r, k], to.q_t[i, r, k], to.q_rd[i, r, k] = (
+                of.q_cc[j, r, k],
+                of.q_t[j, r, k],
+                of.q_rd[j, r, k],
+            )
+    for v in range(of.written.shape[1]):
+        to.written[i, v], to.read[i, v] = of.written[j, v], of.read[j, v]
+    for s in range(6):
+        to.set_t[i, s], to.raised[i, s], to.raiser[i, s] = of.set_t[j, s], of.raised[j, s], of.raiser[j, s]
     to.barrier[i] = of.barrier[j]
     to.seen[i] = of.seen[j]
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def join_entries(n, key, t, rd, i, r, key2, t2, rd2):
     """Take one entry into a register's list; True if it says anything new."""
     for k in range(n[i, r]):
@@ -182,7 +185,7 @@ def join_entries(n, key, t, rd, i, r, key2, t2, rd2):
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def join(to, i, of, j):
     """Merge the state at one block's end (`of`, row j) into another's beginning; True if that changes it."""
     if to.seen[i] == 0:
@@ -233,13 +236,13 @@ def join(to, i, of, j):
     return changed
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def contains(mask, v, r):
     """Whether row `v` of a bit mask has register `r`."""
     return (mask[v, r >> 6] >> np.uint64(r & 63)) & np.uint64(1) != 0
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def within(mask, v, other, u):
     """Whether row `u` of a bit mask has every register of row `v` of another one, which has some."""
     some, left = np.uint64(0), np.uint64(0)
@@ -249,7 +252,7 @@ def within(mask, v, other, u):
     return some != 0 and left == 0
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def held(v, live):
     """The values of some registers."""
     out = np.empty(len(live), np.uint64)
@@ -258,7 +261,7 @@ def held(v, live):
     return out
 
 
-@njit(cache=True)
+@njit(cache=True, no_cfunc_wrapper=True)
 def adds(known, i, new, j):
     """Whether a state says anything that another does not (as `join` would find, changing nothing)."""
     for r in range(known.w_n.shape[1]):

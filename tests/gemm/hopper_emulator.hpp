@@ -149,6 +149,15 @@ inline unsigned described(uint64_t descriptor, bool mn_major, int row, int k) {
     return swizzled(linear, 128);
 }
 
+// The 16 bytes that hold 8 elements of a slice, along the lines in memory: their offset, and their first element.
+template <class Visit> inline void each_granule(int rows, uint64_t descriptor, bool mn_major, Visit visit) {
+    if (rows % 8) fail("a slice whose rows are no multiple of 8");
+    for (int i = 0; i < 2 * rows; ++i) {
+        const int row = mn_major ? i % (rows / 8) * 8 : i / 2, k = mn_major ? i / (rows / 8) : i % 2 * 8;
+        visit(described(descriptor, mn_major, row, k), row, k);
+    }
+}
+
 // b by k, so that a row's sums are added side by side, each in the order of k
 [[gnu::noinline, gnu::optimize("O3")]] inline void add_products(double *sums, const double *a, const double (&b)[16][256], int n) {
     for (int k = 0; k < 16; ++k)
@@ -158,16 +167,24 @@ inline unsigned described(uint64_t descriptor, bool mn_major, int row, int k) {
 inline void execute(Hopper &cta, unsigned rank, Group &group) {
     Product &p = group.products[group.executed++];
     double a[64][16], b[16][256], sums[256];
-    for (int r = 0; r < 64; ++r)
-        for (int k = 0; k < 16; ++k) {
-            const int thread = r / 16 * 32 + r % 8 * 4 + k % 8 / 2; // that has it, if A is in registers
-            a[r][k] = element(p.from[thread] ? (const char *)&p.held[thread][r / 8 % 2 + k / 8 * 2] + k % 2 * 2
-                                             : bytes_at(rank, described(p.a, p.a_mn, r, k), 2), p.bf16);
-        }
+    if (p.from[0]) {
+        for (int r = 0; r < 64; ++r)
+            for (int k = 0; k < 16; ++k) { // the thread that has it, and where
+                const int thread = r / 16 * 32 + r % 8 * 4 + k % 8 / 2;
+                a[r][k] = element((const char *)&p.held[thread][r / 8 % 2 + k / 8 * 2] + k % 2 * 2, p.bf16);
+            }
+    } else {
+        each_granule(64, p.a, p.a_mn, [&](unsigned offset, int row, int k) {
+            const char *at = bytes_at(rank, offset, 16);
+            for (int i = 0; i < 8; ++i) (p.a_mn ? a[row + i][k] : a[row][k + i]) = element(at + 2 * i, p.bf16);
+        });
+    }
     for (int thread = 0; thread < 128; ++thread)
         if (p.from[thread] && std::memcmp(p.from[thread], p.held[thread], 16)) fail("registers change while products read them");
-    for (int r = 0; r < p.n; ++r)
-        for (int k = 0; k < 16; ++k) b[k][r] = element(bytes_at(rank, described(p.b, p.b_mn, r, k), 2), p.bf16);
+    each_granule(p.n, p.b, p.b_mn, [&](unsigned offset, int row, int k) {
+        const char *at = bytes_at(rank, offset, 16);
+        for (int i = 0; i < 8; ++i) (p.b_mn ? b[k][row + i] : b[k + i][row]) = element(at + 2 * i, p.bf16);
+    });
     for (Granule *g : p.reads) --g->product_reads;
     std::vector<float> *held[128];
     for (int thread = 0; thread < 128; ++thread) held[thread] = &group.held.at(p.d[thread]);
@@ -582,13 +599,8 @@ template <int N> struct Products {
         if (thread.products == group.products.size()) {
             group.products.push_back({a, b, N, BF16, A_MN, B_MN, accumulate != 0});
             Product &p = group.products.back();
-            auto read = [&](int row, int k, u64 descriptor, bool mn_major) {
-                Granule *const g = &granule(rank, described(descriptor, mn_major, row, k));
-                if (p.reads.empty() || p.reads.back() != g) p.reads.push_back(g);
-            };
-            auto reads = [&](int rows, u64 descriptor, bool mn_major) { // along the lines in memory
-                for (int i = 0; i < 16 * rows; ++i)
-                    mn_major ? read(i % rows, i / rows, descriptor, true) : read(i / 16, i % 16, descriptor, false);
+            auto reads = [&](int rows, u64 descriptor, bool mn_major) {
+                each_granule(rows, descriptor, mn_major, [&](unsigned offset, int, int) { p.reads.push_back(&granule(rank, offset)); });
             };
             reads(64, a, A_MN);
             reads(N, b, B_MN);

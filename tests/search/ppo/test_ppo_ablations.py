@@ -107,8 +107,8 @@ def moves(**settings: Any) -> tuple[int, str]:
 
 @pytest.mark.usefixtures("few_rows")
 def test_learning_ends_after_its_moves_or_its_patience() -> None:
-    asked, reason = moves(patience=0, total=200)
+    asked, reason = moves(patience=0, total=96)
     # a stop is a move without a schedule
-    assert 100 < asked <= 200 and reason == "returned"
-    impatient, _ = moves(patience=20, total=2000)
+    assert 48 < asked <= 96 and reason == "returned"
+    impatient, _ = moves(patience=10, total=2000)
     assert impatient < 2000
