@@ -102,6 +102,33 @@ def solution(text: str, name: str = "mine", style: bool = False, **spec: Any) ->
     }
 
 
+#: C++ bound by tvm-ffi, the format's default: it writes into the tensor that it is given
+FFI = """
+#include <cmath>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+
+using tvm::ffi::TensorView;
+
+void run(TensorView x, TensorView y, double scale, TensorView z) {
+    const float *a = static_cast<float*>(x.data_ptr()), *b = static_cast<float*>(y.data_ptr());
+    float* out = static_cast<float*>(z.data_ptr());
+    int rows = x.size(0), width = x.size(1);
+    std::vector<float> e(width);
+    for (int r = 0; r < rows; ++r) {
+        for (int c = 0; c < width; ++c) out[r * width + c] = 0;
+        for (int i = 0; i < 300; ++i) {
+            float most = -INFINITY, sum = 0;
+            for (int c = 0; c < width; ++c)
+                most = std::max(most, e[c] = a[r * width + c] * scale + b[r * width + c] * i);
+            for (int c = 0; c < width; ++c) sum += e[c] = std::exp(e[c] - most);
+            for (int c = 0; c < width; ++c) out[r * width + c] += e[c] / sum / 300;
+        }
+    }
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
+"""
 #: name -> solution of the definition
 SOLUTIONS = {
     "honest": solution(f"import torch\n\ndef run(x, y, scale):\n    {BODY}", "honest"),
@@ -110,6 +137,10 @@ SOLUTIONS = {
         "into",
         True,
     ),
+    "ffi": {
+        **solution("", "ffi", True, language="cpp", entry_point="run.cc::run"),
+        "sources": [{"path": "run.cc", "content": FFI}],
+    },
     "wrong": solution(f"import torch\n\ndef run(x, y, scale):\n    {BODY.replace('+ y', '- y')}", "wrong"),
     "zeros": solution("import torch\n\ndef run(x, y, scale):\n    return torch.zeros_like(x)\n", "zeros"),
     "typed": solution("def run(x, y, scale):\n    return x.double()\n", "typed"),

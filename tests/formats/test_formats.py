@@ -175,7 +175,8 @@ def test_a_definition_that_cannot_be_judged_is_refused(
         (problems.solution("", language="fortran"), "unknown language 'fortran'"),
         (problems.solution("", entry_point="other.py::run"), "names none of its sources"),
         (problems.solution("", entry_point="main.py"), "FILE::FUNCTION"),
-        (problems.solution("", language="cuda"), "built with torch's binding, not with tvm-ffi"),
+        (problems.solution("", language="cuda"), "'main.py' with the binding 'tvm-ffi' is no source in cuda"),
+        (problems.solution("", binding="pybind"), "the binding 'pybind'"),
         (
             {**problems.solution(""), "sources": [{"path": "../main.py", "content": ""}]},
             "path is '../main.py'",

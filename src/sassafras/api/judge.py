@@ -170,6 +170,8 @@ class Judge:
             with self._turn, opened_store(self._store) as kept:  # of this thread: SQLite's rule
                 begin = time.monotonic()
                 outcomes[case] = evaluator.evaluate(solution)
+                if len(self._evaluators) > 1:  # else each case would hold contexts on the GPU
+                    evaluator.close()
                 if kept is not None:
                     runs[case] = self._run(kept, case)
                     recipe = {**solution.recipe, **solution.setup()}

@@ -22,7 +22,7 @@ from sassafras.frontend.description import typed
 
 from .problem import DTYPES, Draw, Problem, digest_of, execute, workload_of
 
-#: languages that the confined process runs, those in C++ with torch's binding only
+#: languages that the confined process runs
 _LANGUAGES = ("python", "triton", "tilelang", "cpp", "cuda")
 _TOLERANCE = 1e-2
 _STATUS = {
@@ -131,16 +131,17 @@ def _solution(text: str, where: str, definition: str) -> HostSource:
             where=where,
             hint="FILE::FUNCTION",
         )
-    binding = typed(spec, "binding", str, where, "tvm-ffi")
-    if language in ("cpp", "cuda") and not (binding == "torch" and entry.endswith(NATIVE)):
-        what = f"C++ and CUDA are built with torch's binding, not with {binding}"
-        raise WorkloadError(what, where=where, hint='"binding": "torch"')
+    binding: Any = typed(spec, "binding", str, where, "tvm-ffi")
+    native = language in ("cpp", "cuda")
+    if binding not in ("torch", "tvm-ffi") or not entry.endswith(NATIVE if native else ".py"):
+        raise WorkloadError(f"{entry!r} with the binding {binding!r} is no source in {language}", where=where)
     into = typed(spec, "destination_passing_style", bool, where, True)
     return HostSource(
         files.pop(entry),
         function,
         "destination" if into else "position",
         path=entry,
+        binding=binding,
         files=files,
         builds=True,
         recipe={"origin": "given", "name": name},

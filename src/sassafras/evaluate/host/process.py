@@ -67,7 +67,8 @@ class HostSource:
         init: arguments of the class's constructor, plain values; None for a function. The constructor runs
             after ``torch.manual_seed(seed)``, so that two classes that draw alike have the same weights.
         seed: of the weights.
-        path: the text's place among `files`; C++ and CUDA are built as an extension of torch.
+        path: the text's place among `files`.
+        binding: how C++ and CUDA are bound, by torch or by ``tvm-ffi``.
         files: further files of the same package, text by relative path.
         builds: it may start compilers while it is loaded and called for the first time; no process of them
             may be left afterwards.
@@ -80,13 +81,15 @@ class HostSource:
     init: tuple[Any, ...] | None = None
     seed: int = 0
     path: str = "candidate.py"
+    binding: Literal["torch", "tvm-ffi"] = "torch"
     files: Mapping[str, str] = field(default_factory=dict, repr=False)
     builds: bool = False
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
     def setup(self) -> dict[str, Any]:
         """Everything that decides what it computes, as JSON; `recipe` is not part of that."""
-        said = {name: getattr(self, name) for name in ("text", "entry", "style", "seed", "path", "builds")}
+        names = ("text", "entry", "style", "seed", "path", "binding", "builds")
+        said = {name: getattr(self, name) for name in names}
         # JSON would make lists of tuples
         return {**said, "files": dict(self.files), "init": None if self.init is None else repr(self.init)}
 
