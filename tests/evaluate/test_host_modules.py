@@ -14,7 +14,8 @@ pytest.importorskip("torch")
 import torch
 
 from sassafras.core import Buffer, Case, DeviceError, Tolerance, Verdict, Workload
-from sassafras.evaluate.host import HostEvaluator, HostSource
+from sassafras.evaluate.host import HostEvaluator, HostSource, session
+from sassafras.evaluate.host.session import lay_out
 from sassafras.evaluate.sandbox.confine import landlock_version
 from sassafras.evaluate.scan import scan_python
 
@@ -138,6 +139,23 @@ def test_outputs_can_be_the_callers_and_files_a_package() -> None:
         empty = judge.evaluate(replace(source, files={"parts/work.py": "def work(x, scale, y):\n    pass\n"}))
     assert empty.verdict is Verdict.WRONG_RESULT
     assert np.isnan(empty.facts["error"]).all()
+
+
+def test_large_tensors_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sets instead of five, and one former result: a case may hold gigabytes."""
+    buffers = {"x": Buffer("fp32", (1 << 13, 1 << 13))}
+    slots, size = lay_out(buffers, {"y": buffers["x"]})
+    assert len(slots) == 2 and (1 << 30) < size < (1 << 30) + (1 << 16)
+    monkeypatch.setattr(session, "LARGE", N * N * 8)
+    with HostEvaluator(WORKLOAD, CASE, LAYER, rounds=2, call_s=30.0, draw=_draw) as judge:
+        assert len(judge.task.slots) == 2
+        stale = _body("known = self.__dict__.setdefault('known', {})").replace(
+            "return x * scale", "return known.setdefault(given.data_ptr(), x * scale)"
+        )
+        stale = stale.replace("known = self", "given = x; known = self")
+        assert judge.evaluate(LAYER).verdict is Verdict.CORRECT
+        outcome = judge.evaluate(replace(LAYER, text=stale))
+    assert outcome.verdict is Verdict.CHEATED and "earlier inputs" in outcome.detail
 
 
 def test_what_is_drawn_has_the_cases_shape() -> None:

@@ -34,7 +34,7 @@ class HostEvaluator:
         baseline: the function that candidates are compared with; trusted, but run alike.
         device: ``cpu`` or ``cuda``.
         rounds: interleaved rounds of fresh inputs that are timed.
-        call_s: seconds that a request of `session.BATCH` calls may take.
+        call_s: seconds that a call may take.
         confinement: of the processes.
         scan: refuse by the text first; False leaves everything to confinement and checks.
         draw: ``draw(seed)``: all inputs by name, as CPU tensors, where they depend on one another.

@@ -24,7 +24,9 @@ from .process import HostProcess, Lost
 #: sets of inputs and outputs, each in a place of its own: the timed calls of a round
 BATCH = 4
 #: one more, for an untimed call ahead of a round: neither is timed on what the other left in the caches
-WARM = BATCH
+WARM = -1
+#: bytes of one set from which on a round has one timed call, and one former result is remembered
+LARGE = 256 << 20
 #: a candidate that profits this much from repeated inputs, beyond the baseline
 SUSPICIOUS = 2.0
 #: and by at least this many microseconds a call
@@ -45,7 +47,7 @@ class HostTask:
         workload: with a reference; its tolerance applies.
         inputs, outputs: the case's buffers by name.
         scalars: the case's other arguments and its constants.
-        slots: `BATCH` + 1 sets of inputs and outputs: their places in shared memory.
+        slots: sets of inputs and outputs, `WARM` the last: their places in shared memory.
         bytes: of that memory.
         device: ``cpu`` or ``cuda``.
         rounds: interleaved rounds of fresh inputs that are timed.
@@ -101,11 +103,12 @@ class HostTask:
 def lay_out(
     inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]
 ) -> tuple[list[dict[str, list[dict[str, Any]]]], int]:
-    """Places of `BATCH` + 1 sets of tensors in shared memory, and its size in bytes."""
+    """Places of `BATCH` + 1 sets of tensors in shared memory, of `LARGE` ones two; its size in bytes."""
     from sassafras.evaluate.gpu.guarded_buffers import TORCH_DTYPES
 
     at, slots = _PAGE, []
-    for _ in range(BATCH + 1):
+    once = sum(buffer.nbytes for buffers in (inputs, outputs) for buffer in buffers.values())
+    for _ in range(2 if once >= LARGE else BATCH + 1):
         slot: dict[str, list[dict[str, Any]]] = {"inputs": [], "outputs": []}
         for kind, buffers in (("inputs", inputs), ("outputs", outputs)):
             for name, buffer in buffers.items():
@@ -151,8 +154,9 @@ class HostSession:
         self._baseline, self._candidate = baseline, candidate
         self.seed = secrets.randbits(62)
         self._drawn = 0
-        self._written: list[dict[str, np.ndarray]] = [{} for _ in range(BATCH + 1)]
-        self._expected: list[dict[str, np.ndarray]] = [{} for _ in range(BATCH + 1)]
+        self._timed_slots = range(len(task.slots) - 1)
+        self._written: list[dict[str, np.ndarray]] = [{} for _ in task.slots]
+        self._expected: list[dict[str, np.ndarray]] = [{} for _ in task.slots]
         self._earlier: list[dict[str, np.ndarray]] = []
 
     # -- inputs ---------------------------------------------------------------------------------------------
@@ -177,7 +181,8 @@ class HostSession:
                 blank = torch.zeros(buffer.nbytes, dtype=torch.uint8)
                 tensors[name] = view(blank, Segment(name, 0, buffer))
             if self._expected[slot]:
-                self._earlier = [*self._earlier[1 - REMEMBERED :], self._expected[slot]]
+                remembered = REMEMBERED if len(self._timed_slots) > 1 else 1
+                self._earlier = [*self._earlier, self._expected[slot]][-remembered:]
             wanted = task.workload.reference(tensors)
             self._expected[slot] = {
                 n: wanted[n].detach().cpu().to(torch.float64).numpy() for n in task.outputs
@@ -249,7 +254,7 @@ class HostSession:
 
     def check(self) -> None:
         """Fresh inputs in every slot, several times over the same memory. Raises Lost."""
-        every = range(BATCH)
+        every = self._timed_slots
         for number in range(3):
             self._fresh(every)
             for slot in every:
@@ -320,7 +325,8 @@ class HostSession:
         third = self._control if control else None
         base: list[float] = []
         mine: list[float] = []
-        slots, warm = ([slot] * BATCH, slot) if slot is not None else (list(range(BATCH)), WARM)
+        every = self._timed_slots
+        slots, warm = (list(every), WARM) if slot is None else ([slot] * len(every), slot)
         for number in range(rounds):
             if slot is None:
                 self._fresh([*slots, WARM])
