@@ -13,7 +13,8 @@ __version__ = "0.1.0"
 #: public name -> the module that has it
 _HOME = {
     "optimize": "api.optimize", "compare": "api.compare", "Comparison": "comparison.comparison",
-    "evolve": "api.evolve", "check": "api.check", "workload_of": "api.live", "workloads_of": "api.live",
+    "evolve": "api.evolve", "judge": "api.judge", "Judge": "api.judge",
+    "check": "api.check", "workload_of": "api.live", "workloads_of": "api.live",
     "optimize_all": "api.optimize_all", "Results": "api.optimize_all",
     "Checked": "precheck",
     "Result": "jobs.result", "explain": "report.explain",
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from sassafras.api.check import check
     from sassafras.api.compare import Comparison, compare
     from sassafras.api.evolve import evolve
+    from sassafras.api.judge import Judge, judge
     from sassafras.api.live import workload_of, workloads_of
     from sassafras.api.optimize import optimize
     from sassafras.api.optimize_all import Results, optimize_all
@@ -71,11 +73,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Budget", "Buffer", "Candidate", "Case", "Checked", "Comparison", "Custom", "Device", "Evaluation",
-    "Evaluator", "Interval", "Kernel", "Modelled", "Normal", "Result", "Results", "SassafrasError", "Space",
-    "Store", "Strategy", "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "accelerate",
-    "autotune", "check", "compare", "evolve", "explain", "external_matmul", "install", "layers", "linear",
-    "load", "matmul", "optimize", "optimize_all", "record", "restore", "status", "tune", "uninstall",
-    "workload_of", "workloads_of",
+    "Evaluator", "Interval", "Judge", "Kernel", "Modelled", "Normal", "Result", "Results", "SassafrasError",
+    "Space", "Store", "Strategy", "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "accelerate",
+    "autotune", "check", "compare", "evolve", "explain", "external_matmul", "install", "judge", "layers",
+    "linear", "load", "matmul", "optimize", "optimize_all", "record", "restore", "status", "tune",
+    "uninstall", "workload_of", "workloads_of",
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from . import (
     doctor,
     examples,
     gemm,
+    judge,
     latency,
     llm,
     mcp,
@@ -108,6 +109,7 @@ app.command("suite")(suite.command)
 app.command("validate")(validate.command)
 app.command("compare")(comparing.command)
 app.command("verify")(verifying.command)
+app.command("judge")(judge.command)
 app.command("disasm")(disasm.command)
 app.add_typer(store.app, name="store")
 app.add_typer(latency.app, name="latency")

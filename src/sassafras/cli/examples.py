@@ -17,6 +17,7 @@ EXAMPLES = {
     "validate": "original.cubin candidate.cubin",
     "compare": "kernels.py a.cubin b.cubin",
     "verify": "kernels.py:norm",
+    "judge": "problem.py solution.py",
     "disasm": "kernel.cubin",
     "mcp": "--root kernels",
     "status": "/tmp/status",

@@ -93,6 +93,9 @@ _ATTRIBUTES: tuple[tuple[str, str], ...] = (
      r"classes|ops|_C)"),
 )  # fmt: skip
 _NAMES = tuple((why, re.compile(f"^(?:{pattern})$")) for why, pattern in _ATTRIBUTES)
+#: modules whose attributes a candidate must not replace, and what a PyTorch program sets in them
+_PATCHED = frozenset({"torch", "triton", "tl", "time", "numpy", "np"})
+_SETTINGS = ("torch.backends.", "torch._inductor.config.", "torch._dynamo.config.", "triton.knobs.")
 #: opcodes that accumulate in FP16, and packed-half reductions
 _NARROW = re.compile(r"^(HMMA\.\d+\.F16$|HMMA\.\d+\.F16\.|HGMMA\S*\.F16$|HGMMA\.\w+\.F16(\.|$))")
 _PACKED = re.compile(r"^(RED|ATOMG?|REDG?)\S*\.(F16x2|F16|BF16|BF16x2)(_V\d)?[.\w]*")
@@ -180,7 +183,12 @@ def _judge_patterns(text: str, code: str) -> ScanFinding | None:
 
 
 def scan_python(text: str, language: str = "triton", *, most_bytes: int = 1 << 20) -> ScanFinding | None:
-    """The first thing in Triton or Python source that a candidate must not have, or None."""
+    """The first thing in Triton or Python source that a candidate must not have, or None.
+
+    Args:
+        language: ``triton``, ``python``, or ``module``: a whole PyTorch program, which may import, build and
+            call anything; only patches of what measures or compares are refused by their text.
+    """
     if len(text) > most_bytes:
         return ScanFinding(Verdict.UNSUPPORTED, f"the source is longer than {most_bytes} bytes")
     try:
@@ -190,6 +198,8 @@ def scan_python(text: str, language: str = "triton", *, most_bytes: int = 1 << 2
     modules = TRITON_MODULES if language == "triton" else PYTHON_MODULES
     for node in ast.walk(tree):
         where = f"line {getattr(node, 'lineno', '?')}"
+        if language == "module" and not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            continue
         if isinstance(node, ast.Import | ast.ImportFrom):
             names: list[str | None] = [alias.name for alias in node.names]
             if isinstance(node, ast.ImportFrom):
@@ -213,7 +223,8 @@ def scan_python(text: str, language: str = "triton", *, most_bytes: int = 1 << 2
                     root = target.value
                     while isinstance(root, ast.Attribute):
                         root = root.value  # type: ignore[assignment]
-                    if isinstance(root, ast.Name) and root.id in ("torch", "triton", "tl", "time", "numpy"):
+                    setting = language == "module" and ast.unparse(target).startswith(_SETTINGS)
+                    if isinstance(root, ast.Name) and root.id in _PATCHED and not setting:
                         return ScanFinding(Verdict.CHEATED, f"patches {ast.unparse(target)}", where)
         elif isinstance(node, ast.Global | ast.Nonlocal) and language == "python":
             return ScanFinding(Verdict.CHEATED, "keeps state from call to call (global variables)", where)

@@ -51,24 +51,24 @@ def read(path: Path) -> Workload:
     _only(data, _KEYS, where)
     if ("source" in data) == ("cubin" in data):
         raise WorkloadError("exactly one of source and cubin is needed", where=where)
-    threads = _typed(data, "threads", int, where)
+    threads = typed(data, "threads", int, where)
     given = data.get("case")
     if not isinstance(given, list) or not given:
         raise WorkloadError("at least one [[case]] is needed", where=where)
     cases = [_case(entry, number, where) for number, entry in enumerate(given, 1)]
     common: dict[str, Any] = {
         "threads": threads,
-        "entry": _typed(data, "entry", str, where, None),
-        "shared_bytes": _typed(data, "shared_bytes", int, where, 0),
-        "name": _typed(data, "name", str, where, path.stem),
+        "entry": typed(data, "entry", str, where, None),
+        "shared_bytes": typed(data, "shared_bytes", int, where, 0),
+        "name": typed(data, "name", str, where, path.stem),
     }
     if "cubin" in data:
-        return cubin.workload(path.parent / _typed(data, "cubin", str, where), cases, **common)
+        return cubin.workload(path.parent / typed(data, "cubin", str, where), cases, **common)
     return cuda.workload(
-        path.parent / _typed(data, "source", str, where),
+        path.parent / typed(data, "source", str, where),
         cases,
-        flags=tuple(str(f) for f in _typed(data, "flags", list, where, [])),
-        compiler=_typed(data, "compiler", str, where, "nvcc"),
+        flags=tuple(str(f) for f in typed(data, "flags", list, where, [])),
+        compiler=typed(data, "compiler", str, where, "nvcc"),
         **common,
     )
 
@@ -105,18 +105,18 @@ def _case(entry: Any, number: int, path: str) -> Case:
     if not isinstance(entry, dict):
         raise WorkloadError("a case is a table", where=where, hint="write [[case]]")
     _only(entry, _CASE_KEYS, where)
-    grid = _typed(entry, "grid", list, where)
+    grid = typed(entry, "grid", list, where)
     if not 1 <= len(grid) <= 3 or not all(isinstance(n, int) and n > 0 for n in grid):
         raise WorkloadError(f"grid must be one to three positive whole numbers, got {grid}", where=where)
     x, y, z = (*grid, 1, 1)[:3]
-    args = _typed(entry, "args", dict, where)
+    args = typed(entry, "args", dict, where)
     return Case(
-        name=_typed(entry, "name", str, where, f"case{number}"),
+        name=typed(entry, "name", str, where, f"case{number}"),
         grid=(x, y, z),
         args={name: _argument(value, f"{where}, argument {name}") for name, value in args.items()},
-        constants=_typed(entry, "constants", dict, where, {}),
-        options=_typed(entry, "options", dict, where, {}),
-        loop_trips=_typed(entry, "loop_trips", int, where, None),
+        constants=typed(entry, "constants", dict, where, {}),
+        options=typed(entry, "options", dict, where, {}),
+        loop_trips=typed(entry, "loop_trips", int, where, None),
     )
 
 
@@ -128,12 +128,12 @@ def _argument(value: Any, where: str) -> Argument:
             f"cannot read {value!r}", where=where, hint="a number, or { dtype, shape, role, fill }"
         )
     _only(value, {"dtype", "shape", "role", "fill"}, where)
-    shape = _typed(value, "shape", list, where)
+    shape = typed(value, "shape", list, where)
     try:
         return Buffer(
-            _typed(value, "dtype", str, where),
+            typed(value, "dtype", str, where),
             tuple(shape),
-            _typed(value, "role", str, where, "in"),
+            typed(value, "role", str, where, "in"),
             _fill(value.get("fill", "normal"), where),
         )
     except SassafrasError as error:
@@ -159,14 +159,19 @@ def _fill(value: Any, where: str) -> Fill:
 _MISSING = object()
 
 
-def _typed(table: Mapping[str, Any], key: str, kind: type, where: str, default: Any = _MISSING) -> Any:
+def typed(
+    table: Mapping[str, Any], key: str, kind: type | tuple[type, ...], where: str, default: Any = _MISSING
+) -> Any:
+    """The value of a key, or `default`. Raises WorkloadError where it is missing or of another type."""
     value = table.get(key, default)
     if value is _MISSING:
         raise WorkloadError(f"{key!r} is missing", where=where)
     if value is default:
         return value
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise WorkloadError(f"{key!r} must be of type {kind.__name__}, got {value!r}", where=where)
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        named = " or ".join(each.__name__ for each in kinds)
+        raise WorkloadError(f"{key!r} must be of type {named}, got {value!r:.60}", where=where)
     return value
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from ..sandbox import Confinement
 from ..scan import scan_python
 from .gpu import with_cuda
 from .process import HostProcess, HostSource, Lost
-from .session import HostSession, HostTask, lay_out
+from .session import HostSession, HostTask, lay_out, raw_bytes
 
 #: share of the GPU's memory that a process may allocate through torch
 GPU_FRACTION = 0.5
@@ -34,9 +34,11 @@ class HostEvaluator:
         baseline: the function that candidates are compared with; trusted, but run alike.
         device: ``cpu`` or ``cuda``.
         rounds: interleaved rounds of fresh inputs that are timed.
-        call_s: seconds that a request of `session.BATCH` calls may take.
+        call_s: seconds that a call may take.
         confinement: of the processes.
         scan: refuse by the text first; False leaves everything to confinement and checks.
+        draw: ``draw(seed)``: all inputs by name, as CPU tensors, where they depend on one another.
+        control: time a second process of the baseline in the same rounds, for the A/A control.
 
     Raises:
         DeviceError: no reference, or buffers that are both read and written.
@@ -53,6 +55,8 @@ class HostEvaluator:
         call_s: float = 10.0,
         confinement: Confinement | None = None,
         scan: bool = True,
+        draw: Callable[[int], Mapping[str, Any]] | None = None,
+        control: bool = False,
     ) -> None:
         if workload.reference is None:
             raise DeviceError("Python candidates need a reference", where=workload.name)
@@ -63,11 +67,20 @@ class HostEvaluator:
         outputs = {name: b for name, b in buffers.items() if b.role == "out"}
         scalars = {n: a for n, a in case.args.items() if not isinstance(a, Buffer)} | dict(case.constants)
         slots, size = lay_out(inputs, outputs)
-        self.task = HostTask(workload, inputs, outputs, scalars, slots, size, device, rounds)
+        self.task = HostTask(workload, inputs, outputs, scalars, slots, size, device, rounds, draw=draw)
         self.baseline, self.call_s, self.scan = baseline, call_s, scan
-        limits = confinement or Confinement(wall_s=300.0, cpu_s=600, memory_bytes=None, processes=4)
+        # the shared memory counts in what is resident; compilers come in chains of five
+        limits = confinement or Confinement(
+            wall_s=1800.0 if baseline.builds else 300.0,
+            cpu_s=1800 if baseline.builds else 600,
+            memory_bytes=None,
+            resident_bytes=(8 << 30) + 3 * size,
+            processes=12 if baseline.builds else 4,
+        )
         # as many for the baseline as for the candidate; a GPU's driver has threads of its own
         limits = replace(limits, cpus=_cpus(2 if device == "cuda" else 1))
+        if baseline.builds and (toolkit := os.environ.get("CUDA_HOME")):
+            limits = replace(limits, readable=(*limits.readable, toolkit))
         if device == "cuda":
             limits = with_cuda(limits)
         self.confinement = limits
@@ -77,8 +90,11 @@ class HostEvaluator:
             "scalars": scalars,
             "device": device,
             "gpu_fraction": GPU_FRACTION,
+            "order": [name for name in case.args if name not in outputs],
         }
         self._standing: HostProcess | None = None
+        self._control: HostProcess | None = None
+        self._controlled = control
         self._watcher: WorkerProcess | None = None
         if device == "cuda":
             self.task = replace(self.task, alone=self._alone)
@@ -112,15 +128,19 @@ class HostEvaluator:
             DeviceError: the baseline cannot be run, or others use the GPU.
             NotSafe: this machine cannot confine a process.
         """
-        digest = hashlib.sha256(f"{source.entry}\n{source.text}".encode()).hexdigest()
+        digest = source.digest
         begin = time.perf_counter()
 
         def ended(verdict: Verdict, detail: str, **more: Any) -> Evaluation:
             seconds = time.perf_counter() - begin
             return Evaluation(digest, verdict, detail=detail, seconds=seconds, **more)
 
-        if self.scan and (finding := scan_python(source.text, "python")):
-            return ended(finding.verdict, f"refused before running: {finding}")
+        if self.scan:
+            language = "python" if source.style == "name" else "module"
+            texts = {source.path: source.text, **source.files}
+            for text in (text for name, text in texts.items() if name.endswith(".py")):
+                if finding := scan_python(text, language):
+                    return ended(finding.verdict, f"refused before running: {finding}")
         session: HostSession | None = None
         candidate: HostProcess | None = None
         try:
@@ -131,12 +151,15 @@ class HostEvaluator:
             candidate = self._process(source)  # both load at the same time
             with self._trusted():
                 baseline.ready()
+                if self._control is not None:
+                    self._control.ready()
             candidate.ready()
-            session = HostSession(self.task, baseline, candidate)
+            session = HostSession(self.task, baseline, candidate, self._control)
             session.check()
             return ended(Verdict.CORRECT, "", **session.measure())
         except Lost as error:
-            return ended(error.verdict, str(error), samples=session.samples if session else 0)
+            samples = session.samples if session else 0
+            return ended(error.verdict, str(error), samples=samples, facts=error.facts)
         except DeviceError:
             self.close()  # the baseline was lost: the next candidate gets a new one
             raise
@@ -145,7 +168,12 @@ class HostEvaluator:
                 candidate.close()
 
     def _process(self, source: HostSource) -> HostProcess:
-        return HostProcess(source, self._setup, self.confinement, self.call_s)
+        first: dict[int, Any] = {}
+        if source.builds:  # compiled on its first call, for inputs of the kind that follow
+            made = self.task.inputs_of(secrets.randbits(62), 0)
+            for row in self.task.slots[-1]["inputs"]:
+                first[row["offset"]] = raw_bytes(made[row["name"]])
+        return HostProcess(source, self._setup, self.confinement, self.call_s, first)
 
     @contextmanager
     def _trusted(self) -> Iterator[None]:
@@ -157,22 +185,28 @@ class HostEvaluator:
             raise DeviceError(f"the baseline cannot be run: {error}", where=where) from error
 
     def _baseline(self) -> HostProcess:
-        """The baseline's process: started once, again when it was lost or is about to reach its limits."""
-        if self._standing is not None and self._standing.tired:
+        """The baseline's process: started once, again when it was lost or is about to reach its limits.
+
+        The control's with it.
+        """
+        if any(process is not None and process.tired for process in (self._standing, self._control)):
             self.close()
         if self._standing is None:
             with self._trusted():
                 self._standing = self._process(self.baseline)
+                if self._controlled:
+                    self._control = self._process(self.baseline)
         return self._standing
 
     def close(self) -> None:
-        """End the baseline's process, and the one that watches the GPU; safe to call twice."""
+        """End the baseline's processes, and the one that watches the GPU; safe to call twice."""
         if self._watcher is not None:
             self._watcher.close()
         self._watcher = None
-        if self._standing is not None:
-            self._standing.close()
-        self._standing = None
+        for process in (self._standing, self._control):
+            if process is not None:
+                process.close()
+        self._standing = self._control = None
 
     def __enter__(self) -> HostEvaluator:
         return self

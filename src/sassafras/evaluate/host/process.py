@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import mmap
 import os
@@ -18,7 +19,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from sassafras.core import Verdict
 
@@ -30,35 +31,79 @@ from .gpu import variables
 LONGEST_ANSWER = 1 << 20
 #: seconds that loading a source may take, where a call may not take longer
 LOAD_S = 60.0
+#: the same where compilers may run: nvcc needs a minute for one file that includes torch's headers
+BUILD_S = 600.0
 #: seconds between two looks at what it holds
 LOOK_S = 0.04
 #: seconds that all of its threads may take to stand still after SIGSTOP
 STOP_S = 2.0
 #: nanoseconds of CPU time by which the kernel's count may lag behind when a process stops
 _COUNT_LAG_NS = 1_000_000
+#: one compiler at a time; ninja and the compilers of this installation come first
+_BUILDING = {
+    **{name: os.environ[name] for name in ("CUDA_HOME", "TORCH_CUDA_ARCH_LIST") if name in os.environ},
+    "PATH": os.pathsep.join((os.path.join(sys.prefix, "bin"), os.environ.get("PATH", "/usr/bin:/bin"))),  # noqa: PTH118
+    "MAX_JOBS": "1",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+}
+#: what a child says of an error -> what that says of its source
+_KINDS = {
+    "refused": Verdict.CHEATED,
+    "memory": Verdict.OUT_OF_RESOURCES,
+    **dict.fromkeys(("shape", "dtype", "input"), Verdict.WRONG_RESULT),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class HostSource:
-    """A Python module whose function takes the case's inputs by name and returns its outputs.
+    """A Python module whose function takes the case's inputs and returns its outputs.
 
     Attributes:
         text: the module. It may import torch, triton, numpy and little else.
-        entry: the function: inputs (tensors) and scalars by argument name in; the output tensor, a tuple in
-            the order of the case's outputs, or a dict by name out.
+        entry: the function: inputs (tensors) and scalars in; the output tensor, a sequence in the order of
+            the case's outputs, or a dict by name out. A class (`torch.nn.Module`) with `init`.
+        style: arguments by ``name``, by ``position`` in the case's order, or by position with tensors for
+            the outputs behind them (``destination``).
+        init: arguments of the class's constructor, plain values; None for a function. The constructor runs
+            after ``torch.manual_seed(seed)``, so that two classes that draw alike have the same weights.
+        seed: of the weights.
+        path: the text's place among `files`.
+        binding: how C++ and CUDA are bound, by torch or by ``tvm-ffi``.
+        files: further files of the same package, text by relative path.
+        builds: it may start compilers while it is loaded and called for the first time; no process of them
+            may be left afterwards.
         recipe: provenance.
     """
 
     text: str = field(repr=False)
     entry: str = "run"
+    style: Literal["name", "position", "destination"] = "name"
+    init: tuple[Any, ...] | None = None
+    seed: int = 0
+    path: str = "candidate.py"
+    binding: Literal["torch", "tvm-ffi"] = "torch"
+    files: Mapping[str, str] = field(default_factory=dict, repr=False)
+    builds: bool = False
     recipe: Mapping[str, Any] = field(default_factory=dict)
+
+    def setup(self) -> dict[str, Any]:
+        """Everything that decides what it computes, as JSON; `recipe` is not part of that."""
+        names = ("text", "entry", "style", "seed", "path", "binding", "builds")
+        said = {name: getattr(self, name) for name in names}
+        # JSON would make lists of tuples
+        return {**said, "files": dict(self.files), "init": None if self.init is None else repr(self.init)}
+
+    @property
+    def digest(self) -> str:
+        """sha256 of `setup`, the harness's seed left out."""
+        return hashlib.sha256(json.dumps({**self.setup(), "seed": 0}, sort_keys=True).encode()).hexdigest()
 
 
 class Lost(Exception):
-    """A process is of no more use; `verdict` is what that says of what ran in it."""
+    """A process is of no more use; `verdict` is what that says of what ran in it, `facts` say more of it."""
 
-    def __init__(self, verdict: Verdict, text: str) -> None:
-        self.verdict = verdict
+    def __init__(self, verdict: Verdict, text: str, **facts: Any) -> None:
+        self.verdict, self.facts = verdict, facts
         super().__init__(text)
 
 
@@ -70,6 +115,7 @@ class HostProcess:
         setup: what `child` needs to know: slots and size of the memory, scalars, device.
         limits: what it may use.
         call_s: seconds that a request may take.
+        first: bytes of the memory, by offset, with which it is called once while it loads.
 
     Attributes:
         memory: shared with the process, laid out as ``setup["slots"]`` says.
@@ -80,9 +126,15 @@ class HostProcess:
     """
 
     def __init__(
-        self, source: HostSource, setup: Mapping[str, Any], limits: Confinement, call_s: float
+        self,
+        source: HostSource,
+        setup: Mapping[str, Any],
+        limits: Confinement,
+        call_s: float,
+        first: Mapping[int, Any] | None = None,
     ) -> None:
         self._call_s = call_s
+        self._builds = source.builds
         self._begin = time.monotonic()
         self._pending = b""
         self._asked = 0
@@ -98,6 +150,8 @@ class HostProcess:
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self._memory_fd, fcntl.F_ADD_SEALS, seals)
             self.memory = mmap.mmap(self._memory_fd, setup["bytes"])
+            for offset, data in (first or {}).items():
+                self.memory[offset : offset + len(data)] = data
             to_child, self._write = os.pipe()
             undo.callback(os.close, self._write)
             self._read, from_child = os.pipe()
@@ -114,6 +168,7 @@ class HostProcess:
                     environment={
                         "PYTHONPATH": os.pathsep.join(import_path()),
                         **(variables() if limits.cuda else {}),
+                        **(_BUILDING if source.builds else {}),
                     },
                     descriptors=(to_child, from_child, self._memory_fd),
                 )
@@ -121,7 +176,7 @@ class HostProcess:
                 os.close(to_child)
                 os.close(from_child)
             undo.callback(self.process.close)
-            self._send({**setup, "text": source.text, "entry": source.entry})
+            self._send({**setup, **source.setup()})
             self._give_back = undo.pop_all()
 
     # -- talking to it --------------------------------------------------------------------------------------
@@ -129,9 +184,13 @@ class HostProcess:
     def ready(self) -> None:
         """Wait until it has loaded the source, and stop it. Raises Lost."""
         if not self._ready:
-            self._receive(max(LOAD_S, self._call_s))
+            self._receive(max(BUILD_S if self._builds else LOAD_S, self._call_s))
             self._ready = True
             self._pids = self.process.members()
+            deadline = time.monotonic() + STOP_S
+            while len(self._pids) > 1 and time.monotonic() < deadline:  # a compiler may be about to end
+                time.sleep(LOOK_S)
+                self._pids = self.process.members()
             self._stop()
 
     def ask(self, slot: int) -> float:
@@ -166,6 +225,9 @@ class HostProcess:
         while not stopped(self._pids):
             if time.monotonic() > deadline:
                 raise Lost(Verdict.TIMED_OUT, f"it did not stop within {STOP_S:g} s")
+        # one that may start processes could have taken the fence off that its loader raised behind it
+        if self._builds and len(self.process.members()) > 1:
+            raise Lost(Verdict.CHEATED, "it leaves a process behind")
         self._ran_ns = processor_ns(self._pids)
 
     @property
@@ -247,10 +309,15 @@ def _read(line: bytes) -> dict[str, Any]:
     return answer
 
 
+def _short(text: str) -> str:
+    """Both ends of a text: what went wrong, and a compiler's last words."""
+    return text if len(text) <= 2000 else f"{text[:1000]} ... {text[-1000:]}"
+
+
 def _raised(answer: Mapping[str, Any]) -> Lost:
     """What an error in the process says of its source."""
-    verdict = {"refused": Verdict.CHEATED, "memory": Verdict.OUT_OF_RESOURCES}.get(
-        str(answer.get("kind")), Verdict.COMPILE_ERROR if answer.get("loading") else Verdict.CRASHED
-    )
+    kind = str(answer.get("kind"))
+    verdict = _KINDS.get(kind, Verdict.COMPILE_ERROR if answer.get("loading") else Verdict.CRASHED)
     what = "tried what is not allowed: " if verdict is Verdict.CHEATED else ""
-    return Lost(verdict, what + str(answer["error"])[:1000])
+    facts = {"failed": kind} if verdict is Verdict.WRONG_RESULT else {}
+    return Lost(verdict, what + _short(str(answer["error"])), **facts)

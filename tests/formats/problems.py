@@ -1,0 +1,163 @@
+"""One calculation as a problem of KernelBench and of flashinfer-bench, with solutions of every kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+BODY = """z = torch.zeros_like(x)
+    for i in range(300):
+        z = z + torch.softmax(x * scale + y * i, dim=-1)
+    return z / 300
+"""
+MODEL = f"""import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, features, scale):
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(features))
+        self.scale = scale
+
+    def forward(self, x, y):
+        return work(x + self.bias, y, self.scale)
+
+
+def work(x, y, scale):
+    {BODY}
+"""
+PROBLEM = (
+    MODEL
+    + """
+
+def get_inputs():
+    return [torch.rand(64, 128), torch.randn(64, 128)]
+
+
+def get_init_inputs():
+    return [128, 2.0]
+"""
+)
+HONEST = MODEL.replace("class Model(", "class ModelNew(")
+WRONG = HONEST.replace("+ y * i", "- y * i")
+#: remembers results by the contents of the inputs
+CACHED = HONEST.replace(
+    "        return work(x + self.bias, y, self.scale)",
+    "        key = float(x.sum()), float(y.sum())\n"
+    "        known = self.__dict__.setdefault('known', {})\n"
+    "        if key not in known:\n"
+    "            known[key] = work(x + self.bias, y, self.scale)\n"
+    "        return known[key]",
+)
+PATCHED = "import time\ntime.perf_counter = lambda: 0.0\n" + HONEST
+CPP = """
+torch::Tensor work(torch::Tensor x, torch::Tensor y, double scale) {
+    auto z = torch::zeros_like(x);
+    for (int i = 0; i < 300; ++i) z = z + torch::softmax(x * scale + y * i, -1);
+    return z / 300;
+}
+"""
+INLINE = (
+    HONEST[: HONEST.index("def work")]
+    + f'from torch.utils.cpp_extension import load_inline\n\nCPP = """{CPP}"""\n'
+    + 'work = load_inline(name="work", cpp_sources=CPP, functions=["work"]).work\n'
+)
+DEFINITION: dict[str, Any] = {
+    "name": "softmax_chain",
+    "op_type": "softmax",
+    "axes": {"rows": {"type": "var"}, "columns": {"type": "const", "value": 128}},
+    "inputs": {
+        "x": {"shape": ["rows", "columns"], "dtype": "float32"},
+        "y": {"shape": ["rows", "columns"], "dtype": "float32"},
+        "scale": {"shape": None, "dtype": "float32"},
+    },
+    "outputs": {"z": {"shape": ["rows", "columns"], "dtype": "float32"}},
+    "reference": f"import torch\n\ndef run(x, y, scale):\n    {BODY}",
+}
+INPUTS = {"x": {"type": "random"}, "y": {"type": "random"}, "scale": {"type": "scalar", "value": 2.0}}
+
+
+def workload(rows: int, uuid: str) -> dict[str, Any]:
+    """A line of a file of workloads."""
+    made = {"axes": {"rows": rows}, "inputs": INPUTS, "uuid": uuid}
+    return {"definition": "softmax_chain", "workload": made, "solution": None, "evaluation": None}
+
+
+def solution(text: str, name: str = "mine", style: bool = False, **spec: Any) -> dict[str, Any]:
+    """A Solution of one Python file."""
+    return {
+        "name": name,
+        "definition": "softmax_chain",
+        "author": "test",
+        "spec": {
+            "language": "python",
+            "target_hardware": ["cpu"],
+            "entry_point": "main.py::run",
+            "destination_passing_style": style,
+            **spec,
+        },
+        "sources": [{"path": "main.py", "content": text}],
+    }
+
+
+#: C++ bound by tvm-ffi, the format's default: it writes into the tensor that it is given
+FFI = """
+#include <cmath>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+
+using tvm::ffi::TensorView;
+
+void run(TensorView x, TensorView y, double scale, TensorView z) {
+    const float *a = static_cast<float*>(x.data_ptr()), *b = static_cast<float*>(y.data_ptr());
+    float* out = static_cast<float*>(z.data_ptr());
+    int rows = x.size(0), width = x.size(1);
+    std::vector<float> e(width);
+    for (int r = 0; r < rows; ++r) {
+        for (int c = 0; c < width; ++c) out[r * width + c] = 0;
+        for (int i = 0; i < 300; ++i) {
+            float most = -INFINITY, sum = 0;
+            for (int c = 0; c < width; ++c)
+                most = std::max(most, e[c] = a[r * width + c] * scale + b[r * width + c] * i);
+            for (int c = 0; c < width; ++c) sum += e[c] = std::exp(e[c] - most);
+            for (int c = 0; c < width; ++c) out[r * width + c] += e[c] / sum / 300;
+        }
+    }
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
+"""
+#: name -> solution of the definition
+SOLUTIONS = {
+    "honest": solution(f"import torch\n\ndef run(x, y, scale):\n    {BODY}", "honest"),
+    "into": solution(
+        f"import torch\n\ndef run(x, y, scale, z0):\n    {BODY.replace('return z', 'z0[:] = z')}",
+        "into",
+        True,
+    ),
+    "ffi": {
+        **solution("", "ffi", True, language="cpp", entry_point="run.cc::run"),
+        "sources": [{"path": "run.cc", "content": FFI}],
+    },
+    "wrong": solution(f"import torch\n\ndef run(x, y, scale):\n    {BODY.replace('+ y', '- y')}", "wrong"),
+    "zeros": solution("import torch\n\ndef run(x, y, scale):\n    return torch.zeros_like(x)\n", "zeros"),
+    "typed": solution("def run(x, y, scale):\n    return x.double()\n", "typed"),
+    "patched": solution(
+        "import torch\ntorch.softmax = None\ndef run(x, y, scale):\n    return x\n", "patched"
+    ),
+}
+
+
+def write(folder: Path) -> Path:
+    """All files in a folder; returned as it is."""
+    texts = {"7_chain": PROBLEM, "honest": HONEST, "wrong": WRONG, "cached": CACHED, "patched": PATCHED}
+    for name, text in {**texts, "inline": INLINE}.items():
+        (folder / f"{name}.py").write_text(text)
+    (folder / "definition.json").write_text(json.dumps(DEFINITION))
+    lines = [workload(64, "small"), workload(96, "large")]
+    (folder / "workloads.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name, made in SOLUTIONS.items():
+        (folder / f"{name}.json").write_text(json.dumps(made))
+    return folder
