@@ -87,6 +87,8 @@ def test_every_tool_over_stdio(root: Path) -> None:
 
             legal = await call("validate", original="slow.cubin", candidate="fast.cubin")
             assert legal["ok"]
+            clean = await call("audit", path="fast.cubin")
+            assert clean["ok"] and clean["kernels"][0]["hazards"] == [] and not clean["not_audited"]
 
             best = await call("optimize", **SLOW, budget="15e")
             assert best["modelled"] and best["evaluations"] == 15 and "15e" in best["budget"]
@@ -122,6 +124,7 @@ def test_every_tool_over_stdio(root: Path) -> None:
                 ("baseline", {"workload": "link.toml", **MODEL}, "outside of the server's folder"),
                 ("baseline", {"workload": "a\0b.toml", **MODEL}, "outside of the server's folder"),
                 ("validate", {"original": "slow.cubin", "candidate": "../st"}, "outside of the server's"),
+                ("audit", {"path": ".."}, "outside of the server's folder"),
                 ("evaluate", {**SLOW, "cubin": "0" * 64}, "0000"),
                 ("optimize", {**SLOW, "budget": "30"}, "no unit"),
                 ("baseline", {"workload": "slow.toml", "device": "abacus"}, "device"),

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from . import audit as auditing
 from . import capture as capturing
 from . import check as checking
 from . import compare as comparing
@@ -107,6 +108,7 @@ app.command("report")(reporting.command)
 app.command("doctor")(doctor.command)
 app.command("suite")(suite.command)
 app.command("validate")(validate.command)
+app.command("audit")(auditing.command)
 app.command("compare")(comparing.command)
 app.command("verify")(verifying.command)
 app.command("judge")(judge.command)

@@ -15,6 +15,7 @@ EXAMPLES = {
     "doctor": "--json",
     "suite": "--json",
     "validate": "original.cubin candidate.cubin",
+    "audit": "~/.triton/cache",
     "compare": "kernels.py a.cubin b.cubin",
     "verify": "kernels.py:norm",
     "judge": "problem.py solution.py",

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from sassafras.api.audit import audit as audit_program
 from sassafras.api.compare import compare as compare_two
 from sassafras.api.doctor import abilities, diagnose
 from sassafras.api.evaluate import MOST_CUBIN
@@ -184,6 +185,16 @@ def validate(call: Call, original: str, candidate: str, kernel: str | None = Non
     return {"ok": report.ok, "kernel": name, "violations": [str(one) for one in report.violations]}
 
 
+def audit(call: Call, path: str, kernel: str | None = None) -> dict[str, Any]:
+    """Find hazards in compiled kernels from their code alone: missing waits, short stalls, misused barriers.
+
+    `path`: a cubin, a program or library that holds cubins, or a folder of cubins. `kernel`: only kernels
+    whose name contains this. Each finding has its instruction, what is wrong and the rule; `surplus` lists
+    waits that protect nothing. Runs nothing.
+    """
+    return audit_program(call.path(path), kernel).to_json()
+
+
 def optimize(
     call: Call,
     workload: str,
@@ -223,7 +234,7 @@ def store_search(call: Call, text: str = "", most: int = 50) -> dict[str, Any]:
 
 #: tool -> seconds that a call may take once it has its turn
 TOOLS: dict[Callable[..., dict[str, Any]], float] = {
-    **dict.fromkeys((doctor, validate, store_search), 300.0),
+    **dict.fromkeys((doctor, validate, audit, store_search), 300.0),
     **dict.fromkeys((baseline, evaluate, compare, profile), 900.0),
     **dict.fromkeys((explain, optimize), 3600.0),
 }

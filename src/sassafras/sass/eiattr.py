@@ -21,6 +21,8 @@ _NO_VALUE, _BYTE, _HALF, _SIZED = 1, 2, 3, 4
 REGCOUNT = 0x2F
 KPARAM_INFO = 0x17
 INDIRECT_BRANCH_TARGETS = 0x34
+#: three u32: threads of a block in x, y and z, at most and exactly
+MAX_THREADS, REQNTID = 0x05, 0x10
 
 #: u32 offset of a load, u32 mask of the bytes that are used (0xff0f: of four words not the second): what
 #: PTX's pragma "used_bytes_mask" says. cuobjdump names it; seen from ptxas 12.8 and 13

@@ -23,6 +23,8 @@ from .disassembly import Disassembly, Line, Listing, disassemble
 from .eiattr import (
     INDIRECT_BRANCH_TARGETS,
     KPARAM_INFO,
+    MAX_THREADS,
+    REQNTID,
     named_beside,
     offset_slots,
     system_calls,
@@ -52,6 +54,7 @@ class Function:
         indirect: offset of an indirect branch -> offsets of its targets.
         pinned_reason: why this kernel must not be reordered at all, or ``""``.
         system_calls: byte offsets of the calls of functions that the driver brings, such as __assertfail.
+        block: threads of a block in x, y and z, exactly or at most; None if the cubin does not say.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Function:
     indirect: Mapping[int, tuple[int, ...]] = field(repr=False)
     pinned_reason: str = ""
     system_calls: frozenset[int] = frozenset()
+    block: tuple[int, int, int] | None = None
 
     def __len__(self) -> int:
         return len(self.instructions)
@@ -236,7 +240,17 @@ def _function(entry: Entry, listing: Listing, disassembly: Disassembly) -> Funct
         indirect=_indirect_targets(entry),
         system_calls=system_calls(entry.info),
         pinned_reason=_pinned_reason(entry, disassembly.target),
+        block=_block(entry),
     )
+
+
+def _block(entry: Entry) -> tuple[int, int, int] | None:
+    for attribute in (REQNTID, MAX_THREADS):
+        for record in entry.info:
+            if record.attribute == attribute and len(record.payload) >= 12:
+                x, y, z = record.words()[:3]
+                return (x, y, z) if 0 < x * y * z <= 1024 else None
+    return None
 
 
 def _padding(code: np.ndarray, printed: int) -> list[Line]:

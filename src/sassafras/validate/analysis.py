@@ -85,12 +85,13 @@ class Analysis:
             raise DisassemblyError(".nv.info names a system call where no CALL stands", where=function.name)
         for n in self.system:
             self.effects[n] = effects.of_a_system_call(self.effects[n], function.registers)
-        self.kinds = []
+        self.kinds, self.operands = [], []
         for i in self.code:
             try:
                 ops = operands.read(i.operands)
             except ValueError:
                 ops = ()
+            self.operands.append(ops)
             self.kinds.append(classes.classify(i.base, tuple(i.opcode.split(".")[1:]), i.guard, ops, hopper))
         self.pinned = [
             bool(e.problem) or bool(i.unexplained) for e, i in zip(self.effects, self.code, strict=True)

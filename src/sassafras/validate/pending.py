@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -115,6 +115,12 @@ class Scoreboards:
         order = np.arange(a.count, dtype=np.int32)
         out = np.empty((1, 2), dtype=np.int32)
         self.pending(order, a.original_high, *a.original_times, out, record=True)
+
+    def left(self) -> Iterator[tuple[int, int]]:
+        """(fence or access, producer that may be pending there) in the original, by instruction."""
+        for row, n in enumerate(self._rows):
+            for v in np.flatnonzero(self._facts.allowed[row]):
+                yield n, int(self.tracked[v])
 
     def _take(self, first: Scoreboards, place: Sequence[int]) -> None:
         """Take what may be pending at fences from the original: none of it has moved."""

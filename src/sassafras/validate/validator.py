@@ -56,6 +56,7 @@ class Validator:
         original: the compiler's cubin.
         kernel_name: which of its kernels; None for the only one.
         table: another latency table than the architecture's own.
+        program: the original as it was parsed, where the caller has it.
 
     Errors are those of `validate`.
 
@@ -77,10 +78,12 @@ class Validator:
         table: LatencyTable | None = None,
         _first: Validator | None = None,
         _place: list[int] | None = None,
+        *,
+        program: Program | None = None,
     ) -> None:
         self.copies: list[Validator] = []
         self.analysis: Analysis
-        program = Program.parse(original)
+        program = program or Program.parse(original)
         function = program.function(kernel_name)
         self.name = function.name
         self.function = function
@@ -308,7 +311,9 @@ class Validator:
         count = a.scoreboards.pending(order, high, times, lengths, rows)
         found = []
         for position, code in rows[:count].tolist():
+            kind = "scoreboard"
             if code < -10:
+                kind = "count"
                 message = f"raises scoreboard {-11 - code} more than {MOST_RAISED} times without a wait"
             elif code < 0:
                 message = (
@@ -323,7 +328,7 @@ class Validator:
                 producer = a.code[int(a.scoreboards.tracked[code >> 1])]
                 what = "reads of" if code & 1 else "result of"
                 message = f"{what} {producer.text} ({producer.offset:#x}) may be pending"
-            found.append(Violation("scoreboard", self._where(position, order), message))
+            found.append(Violation(kind, self._where(position, order), message))
         return found
 
     # -- words --------------------------------------------------------------------------------------------

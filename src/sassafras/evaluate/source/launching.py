@@ -19,11 +19,10 @@ from typing import Any
 from sassafras.core import Case, Kernel
 from sassafras.frontend import _image
 from sassafras.sass.cubin import Cubin
+from sassafras.sass.eiattr import REQNTID
 
 from .text import Source
 
-#: ``.reqntid`` of PTX: threads a block, in three dimensions
-_REQNTID = 0x10
 #: bytes of shared memory a block, and of scratch a block, beyond which nothing is launched
 MOST_SHARED, MOST_SCRATCH = 232_448, 1 << 20
 #: pointers that Triton adds behind the parameters
@@ -113,7 +112,7 @@ def launched(
 def _threads(entry: Any) -> int:
     """Threads a block as the cubin demands them: the driver refuses any other number."""
     for record in entry.info:
-        if record.attribute == _REQNTID and len(record.payload) >= 12:
+        if record.attribute == REQNTID and len(record.payload) >= 12:
             threads = prod(record.words()[:3])
             if 0 < threads <= 1024:
                 return threads

@@ -140,6 +140,14 @@ class LatencyTable:
             return self._landed.get(result_class(producer, producer_slot))
         return None
 
+    def floor(
+        self, kind: str, producer: str, producer_slot: str, consumer: str, consumer_slot: str
+    ) -> int | None:
+        """The distance below which nothing of the pair's class was ever seen, None for a class that is not
+        well supported. Less than the pair needs, perhaps; never more. Arguments as for `distance`."""
+        known = self._supported((kind, producer, producer_slot, consumer, consumer_slot))
+        return None if known is None else known.floor
+
     @cached_property
     def _landed(self) -> dict[str, int]:
         """Cycles after which a class's results are there for every reader that was seen."""

@@ -1,0 +1,320 @@
+"""Shared memory between its writers and readers: copies waited for, barriers between threads.
+
+One block of threads is walked along paths of the control-flow graph, with the whole numbers that can be known
+from the cubin (`integers`). What is unknown is left out: an access whose address is not known counts as none,
+and a branch whose condition is not known is followed both ways. A finding is therefore a pair of accesses
+that meet in a byte on a path through the kernel.
+
+- ``LDGSTS`` copies belong to groups that ``LDGDEPBAR`` closes; ``DEPBAR.LE SBn, N`` returns when at most N
+  are open. Before that, their bytes may be neither read nor written.
+- Bytes that another warp wrote are read, and bytes that another warp read are written, only behind a barrier.
+- Operands of an asynchronous product may be overwritten only when its group has been waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sassafras.sass import Instruction
+
+from .classes import COPIES, WARPGROUP_PRODUCTS
+from .effects import Effects
+from .graph import GraphBlock
+from .integers import Block, Value, results
+from .operands import UP, UR, Operand, Role, spell
+from .products import waits_for
+from .report import Violation
+
+#: bytes of shared memory that a block can name, in words of 4
+_WORDS = 1 << 16
+#: how often a path takes one way of a branch that may go either way
+_TURNS = 3
+#: instructions walked in all, and paths
+_STEPS, _PATHS = 40_000, 48
+#: threads meet here, or tell each other something: what came before is visible behind it
+_MEETING = COPIES | {"BAR", "ATOM", "ATOMG", "ATOMS", "RED", "REDG", "UCGABAR_WAIT", "UCGABAR_ARV", "CCTL"}
+_ACCESS = frozenset(["LDS", "LDSM", "STS", "STSM", "LDGSTS"])
+
+
+@dataclass(slots=True)
+class _State:
+    """One path so far. By word of shared memory: who wrote it and when, who read it and when."""
+
+    values: dict[int, Value]
+    live: np.ndarray
+    turns: dict[tuple[int, int], int]
+    written: np.ndarray  # (5, words): instruction + 1, warp, epoch, group of copies or 0; product group
+    read: np.ndarray  # (2, words): warp + 1 or -1 for several, epoch
+    epoch: int = 1
+    closed: int = 0  # groups of copies closed
+    done: int = 0  # of these, waited for
+    products: int = 0
+    products_done: int = 0
+
+    def fork(self) -> _State:
+        return _State(
+            dict(self.values), self.live.copy(), dict(self.turns), self.written.copy(), self.read.copy(),
+            self.epoch, self.closed, self.done, self.products, self.products_done,
+        )  # fmt: skip
+
+
+class Walk:
+    """Walks one kernel.
+
+    Args:
+        code, ops, effects, blocks: the kernel as the validator reads it.
+        shape: threads of a block, None if the cubin does not say.
+    """
+
+    def __init__(
+        self,
+        code: Sequence[Instruction],
+        ops: Sequence[tuple[Operand, ...]],
+        effects: Sequence[Effects],
+        blocks: Sequence[GraphBlock],
+        shape: tuple[int, int, int] | None,
+    ) -> None:
+        self._code, self._ops, self._effects, self._blocks = code, ops, effects, blocks
+        self._block = Block(shape)
+        self._starts = {b.start: n for n, b in enumerate(blocks)}
+        self._needed = self._slice()
+        self._found: dict[tuple[int, str], Violation] = {}
+
+    def findings(self) -> Iterator[Violation]:
+        """Pairs of accesses that meet, one of each instruction and rule."""
+        if not any(i.base in _ACCESS for i in self._code):
+            return
+        count = self._block.count
+        words = np.zeros((5, _WORDS), dtype=np.int32), np.zeros((2, _WORDS), dtype=np.int32)
+        work = [(0, _State({}, np.ones(count, dtype=bool), {}, *words))]
+        steps = paths = 0
+        while work and steps < _STEPS and paths < _PATHS:
+            b, state = work.pop()
+            paths += 1
+            while True:
+                block = self._blocks[b]
+                steps += block.end - block.start
+                for n in range(block.start, block.end):
+                    self._step(n, state)
+                ways = self._ways(b, state)
+                if not ways or steps >= _STEPS:
+                    break
+                for way, live in ways[1:]:
+                    other = state.fork()
+                    self._turn(other, b, way, live)
+                    work.append((way, other))
+                way, live = ways[0]
+                self._turn(state, b, way, live)
+                b = way
+        yield from self._found.values()
+
+    # -- the way ------------------------------------------------------------------------------------------
+
+    def _turn(self, state: _State, source: int, way: int, live: np.ndarray) -> None:
+        state.live = live
+        if len(self._blocks[source].follow) > 1:
+            state.turns[source, way] = state.turns.get((source, way), 0) + 1
+
+    def _ways(self, b: int, state: _State) -> list[tuple[int, np.ndarray]]:
+        """Blocks that may come next, with the threads that go there."""
+        follow, last = self._blocks[b].follow, self._code[self._blocks[b].end - 1]
+        behind = self._starts.get(self._blocks[b].end)
+        if last.base == "EXIT":
+            guard = self._guard(self._blocks[b].end - 1, state)
+            stay = state.live if guard is None else state.live & ~guard
+            return [(m, stay) for m in follow] if stay.any() else []
+        if len(follow) == 2 and behind in follow and last.base == "BRA":
+            away = next(m for m in follow if m != behind)
+            taken = self._taken(self._blocks[b].end - 1, state)
+            if taken is not None:
+                both = (away, state.live & taken), (behind, state.live & ~taken)
+                return [(m, live) for m, live in both if live.any()]
+            # backwards first, and each way only so often
+            ways = sorted(follow, key=lambda m: (state.turns.get((b, m), 0), m > b))
+            return [(m, state.live) for m in ways if state.turns.get((b, m), 0) < _TURNS]
+        return [(m, state.live) for m in follow if state.turns.get((b, m), 0) < _TURNS]
+
+    def _guard(self, n: int, state: _State) -> Value:
+        e = self._effects[n]
+        if e.guard is None:
+            return np.ones(self._block.count, dtype=bool)
+        return self._block.truth("!" if e.negated else "", e.guard, state.values)
+
+    def _taken(self, n: int, state: _State) -> Value:
+        i = self._code[n]
+        if "." in i.opcode or len(i.operands) > 1:
+            return None
+        return self._guard(n, state)
+
+    # -- one instruction ----------------------------------------------------------------------------------
+
+    def _step(self, n: int, state: _State) -> None:
+        i, e = self._code[n], self._effects[n]
+        if e.never:
+            return
+        if i.base in _ACCESS:
+            self._access(n, state)
+        elif i.base in WARPGROUP_PRODUCTS:
+            self._product(n, state)
+        elif i.base == "LDGDEPBAR":
+            state.closed += 1
+        elif i.base == "DEPBAR" and len(i.operands) == 2 and i.operands[1].startswith("0x"):
+            state.done = max(state.done, state.closed - int(i.operands[1], 16))
+            # a copy that is done is seen by its own warp; by others behind the next barrier
+            fresh = (state.written[3] > 0) & (state.written[3] <= state.done)
+            state.written[2][fresh] = state.epoch
+            state.written[3][fresh] = 0
+        elif (most := waits_for(i)) is not None:
+            state.products_done = max(state.products_done, state.products - most)
+        elif i.base in _MEETING:
+            state.epoch += 1
+        if not e.writes & self._needed:
+            return
+        made = results(i, self._ops[n], self._block, state.values)
+        written = list(dict.fromkeys(a.register for a in e.accesses if a.write))
+        guard = self._guard(n, state)
+        for k, register in enumerate(written):
+            value = made[k] if k < len(made) else None
+            if e.guard is not None:
+                old = state.values.get(register)
+                known = guard is not None and value is not None and old is not None
+                value = np.asarray(np.where(guard, value, old)) if known else None  # type: ignore[arg-type]
+            state.values[register] = value
+
+    def _slice(self) -> frozenset[int]:
+        """Registers on which addresses of shared memory and branches depend."""
+        needed: set[int] = set()
+        for n, (i, e) in enumerate(zip(self._code, self._effects, strict=True)):
+            if i.base in _ACCESS:
+                for o in self._ops[n]:
+                    if o.role is Role.ADDRESS and "desc" not in o.text:
+                        needed |= {named.register for named in o.named}
+            elif i.base in WARPGROUP_PRODUCTS:
+                needed |= {r for r in e.reads if UR <= r < UP}
+            if i.base in ("BRA", "EXIT", *_ACCESS) and e.guard is not None:
+                needed.add(e.guard)
+        while True:
+            more = {r for e in self._effects if e.writes & needed for r in e.reads} - needed
+            if not more:
+                return frozenset(needed)
+            needed |= more
+
+    # -- accesses -----------------------------------------------------------------------------------------
+
+    def _access(self, n: int, state: _State) -> None:
+        i = self._code[n]
+        places = [o for o in self._ops[n] if o.role is Role.ADDRESS and "desc" not in o.text]
+        guard = self._guard(n, state)
+        address = self._address(places[0], state) if places else None
+        if address is None:
+            return
+        live = state.live if guard is None else state.live & guard
+        if guard is None and i.base != "LDGSTS":
+            return  # it may not happen; a copy's threads are taken to take part
+        mods = i.opcode.split(".")
+        size = 16 if "128" in mods or i.base in ("LDSM", "STSM") else 8 if "64" in mods else 4
+        if i.base in ("LDSM", "STSM"):  # each group of eight threads names the rows of one matrix
+            rows = 32 if "4" in mods else 16 if "2" in mods else 8
+            live = live & (np.arange(self._block.count) % 32 < rows)
+        words, warps = self._words(address, live, size)
+        if i.base in ("LDS", "LDSM"):
+            self._reads(n, words, warps, state)
+        else:
+            self._writes(n, words, warps, state, i.base == "LDGSTS")
+
+    def _address(self, o: Operand, state: _State) -> Value:
+        total = np.zeros(self._block.count, dtype=np.int64)
+        inner = o.text.strip("[]")
+        for part in inner.split("+"):
+            negative = part.startswith("-")
+            text = part.lstrip("-")
+            if text.startswith("0x"):
+                total = total + (-int(text, 16) if negative else int(text, 16))
+                continue
+            named = next((x for x in o.named if spell(x.register) == text.split(".")[0]), None)
+            if text.split(".")[0] in ("RZ", "URZ"):
+                continue
+            value = state.values.get(named.register) if named is not None else None
+            if value is None:
+                return None
+            scale = next((int(s[1:]) for s in named.suffixes if s[:1] == "X" and s[1:].isdigit()), 1)  # type: ignore[union-attr]
+            total = total + value * scale
+        return total & 0xFFFFFFFF
+
+    def _words(self, address: np.ndarray, live: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+        live = live & (address < 4 * _WORDS - 16)
+        first, warps = address[live] // 4, self._block.warp[live]
+        count = max(1, size // 4)
+        return (first[:, None] + np.arange(count)).ravel(), np.repeat(warps, count)
+
+    def _reads(self, n: int, words: np.ndarray, warps: np.ndarray, state: _State) -> None:
+        w = state.written[:, words]
+        self._report("copy", n, words, state, w[3] > state.done, "is read before the wait for its group")
+        unseen = (w[0] > 0) & (w[3] <= state.done) & (w[2] == state.epoch) & (w[1] != warps)
+        self._report("barrier", n, words, state, unseen, "by another warp is read with no barrier between")
+        several = (state.read[1, words] == state.epoch) & (state.read[0, words] != warps + 1)
+        state.read[0, words] = np.where(several, -1, warps + 1)
+        state.read[1, words] = state.epoch
+        # threads of several warps may read one word at once
+        clash = state.read[0, words] != warps + 1
+        state.read[0, words[clash]] = -1
+
+    def _writes(self, n: int, words: np.ndarray, warps: np.ndarray, state: _State, copy: bool) -> None:
+        w, r = state.written[:, words], state.read[:, words]
+        self._report(
+            "copy", n, words, state, (w[3] > state.done) & (w[3] <= state.closed),
+            "is written over before the wait for its group",
+        )  # fmt: skip
+        busy = w[4] > state.products_done
+        self._report(
+            "wgmma", n, words, state, busy, "", "overwrites an operand of a product that may be at work"
+        )
+        early = (r[1] == state.epoch) & (r[0] != warps + 1)
+        self._report(
+            "barrier", n, words, state, early, "", "overwrites what another warp read with no barrier between"
+        )
+        state.written[0, words] = n + 1
+        state.written[1, words] = warps
+        state.written[2, words] = state.epoch
+        state.written[3, words] = state.closed + 1 if copy else 0
+
+    def _product(self, n: int, state: _State) -> None:
+        """A product's group, and the bytes at which its matrices in shared memory begin."""
+        for o in self._ops[n]:
+            if o.role is Role.MATRIX and o.named:
+                first = o.named[0].register
+                # with A in registers only the second descriptor, B's, is read
+                descriptors = (first, first + 2) if o.position == 1 else (first + 2,)
+                wide = {a.register for a in self._effects[n].accesses if UR <= a.register < UP}
+                for register in descriptors:
+                    value = state.values.get(register) if register in wide else None
+                    if value is None:
+                        continue
+                    words, warps = self._words((value & 0x3FFF) << 4, state.live, 16)
+                    self._reads(n, words, warps, state)
+                    state.written[4, words] = state.products + 1
+        if "gsb0" in self._code[n].operands:
+            state.products += 1
+
+    def _report(
+        self,
+        kind: str,
+        n: int,
+        words: np.ndarray,
+        state: _State,
+        wrong: np.ndarray,
+        how: str,
+        whole: str = "",
+    ) -> None:
+        if not wrong.any() or (n, kind) in self._found:
+            return
+        word = int(words[np.flatnonzero(wrong)[0]])
+        writer = int(state.written[0, word]) - 1
+        what = whole
+        if not whole:
+            other = self._code[writer]
+            what = f"shared memory at {4 * word:#x}, written by {other.text} ({other.offset:#x}), {how}"
+        self._found[n, kind] = Violation.at(kind, self._code[n], what)

@@ -1,0 +1,145 @@
+"""`audit` on real cubins: compiled code is clean, and what is planted is found without the original."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from sassafras.sass import Instruction, Program
+from sassafras.sass.control import STALL_SHIFT, WAIT_SHIFT
+from sassafras.sass.tools import find
+from sassafras.validate.audit import RULES, KernelAudit, audit
+from tests import kernels
+
+REPRODUCERS = Path(__file__).parents[2] / "benchmarks" / "reproducers"
+SCAN = r"""
+extern "C" __global__ void __launch_bounds__(256) sums(float* out, const float* in) {
+  __shared__ float s[256];
+  int t = threadIdx.x;
+  s[t] = in[blockIdx.x * 256 + t];
+  for (int d = 1; d < 256; d *= 2) {
+    __syncthreads();
+    float x = t >= d ? s[t - d] : 0.f;
+    __syncthreads();
+    s[t] += x;
+  }
+  out[blockIdx.x * 256 + t] = s[t];
+}
+"""
+
+
+@lru_cache
+def code_of(cubin: bytes) -> tuple[int, tuple[Instruction, ...]]:
+    """File offset of the only kernel's code, and its instructions."""
+    function = Program.parse(cubin).function()
+    return function.text_offset, function.instructions
+
+
+def with_word(cubin: bytes, i: Instruction, low: int, high: int) -> bytes:
+    """The cubin with another word in the place of an instruction."""
+    start, _ = code_of(cubin)
+    copy = bytearray(cubin)
+    copy[start + i.offset : start + i.offset + 16] = low.to_bytes(8, "little") + high.to_bytes(8, "little")
+    return bytes(copy)
+
+
+def kinds(found: KernelAudit) -> set[str]:
+    return {violation.kind for violation in found.hazards}
+
+
+def without(cubin: bytes, i: Instruction) -> bytes:
+    """The cubin with a NOP of the same stall and yield in the place of an instruction."""
+    return with_word(cubin, i, 0x7918, i.high & 0x1F << STALL_SHIFT | 0b111111 << 46)
+
+
+@pytest.mark.parametrize("cubin", [kernels.matmul_cubin, kernels.softmax_cubin], ids=["matmul", "softmax"])
+def test_compiled_code_has_no_hazard(cubin) -> None:
+    found = audit(cubin())
+    assert not found.hazards and not found.unsupported
+    assert found.instructions > 100
+
+
+def test_a_wait_that_is_needed_is_missed() -> None:
+    cubin = kernels.softmax_cubin()
+    _, code = code_of(cubin)
+    loads = {i.control.write_barrier for i in code if i.base == "LDG"}
+    waiter = next(
+        i for i in code if i.base.startswith("FM") and any(i.control.wait_mask >> s & 1 for s in loads)
+    )
+    found = audit(with_word(cubin, waiter, waiter.low, waiter.high & ~(0x3F << WAIT_SHIFT)))
+    assert kinds(found) == {"scoreboard"}
+    assert any("result of" in v.message and "LDG" in v.message for v in found.hazards)
+
+
+def test_a_wait_that_nothing_needs_is_surplus() -> None:
+    cubin = kernels.softmax_cubin()
+    _, code = code_of(cubin)
+    exit_ = next(n for n, i in enumerate(code) if i.base == "EXIT")
+    idle = next(
+        i for i in reversed(code[:exit_]) if not i.control.wait_mask and i.base in ("FMUL", "FADD", "FMNMX")
+    )
+    before = audit(cubin)
+    after = audit(with_word(cubin, idle, idle.low, idle.high | 0x3F << WAIT_SHIFT))
+    assert not after.hazards
+    new = {str(v) for v in after.surplus} - {str(v) for v in before.surplus}
+    assert any(idle.text in text for text in new)
+
+
+def test_a_stall_that_is_too_short() -> None:
+    cubin = kernels.softmax_cubin()
+    _, code = code_of(cubin)
+    pair = next(
+        (a, b)
+        for a, b in pairwise(code)
+        if a.base == b.base == "FMNMX" and a.writes & b.reads and a.control.stall == 4
+    )
+    short = pair[0].high & ~(0x1F << STALL_SHIFT) | 0x11 << STALL_SHIFT
+    found = audit(with_word(cubin, pair[0], pair[0].low, short))
+    assert "raw" in kinds(found)
+    assert f"+{pair[1].offset:#x}" in next(v.where for v in found.hazards if v.kind == "raw")
+
+
+def test_weaker_waits_for_products_and_copies() -> None:
+    cubin = kernels.matmul_cubin()
+    _, code = code_of(cubin)
+    copies = [i for i in code if i.opcode == "DEPBAR.LE"]
+    products = [i for i in code if i.opcode == "WARPGROUP.DEPBAR.LE"]
+    assert copies and products
+    in_loop = next(i for i in copies if i.operands[1] != "0x0")
+    assert "copy" in kinds(audit(with_word(cubin, in_loop, in_loop.low + (1 << 38), in_loop.high)))
+    assert "copy" in kinds(audit(without(cubin, in_loop)))
+    last = products[-1]
+    assert "wgmma" in kinds(audit(with_word(cubin, last, last.low, last.high | 1 << 8)))
+    assert "wgmma" in kinds(audit(without(cubin, last)))
+
+
+def test_a_barrier_that_is_missing() -> None:
+    cubin = kernels.nvcc_cubin(SCAN)
+    if cubin is None:
+        pytest.skip("needs nvcc")
+    assert not audit(cubin).hazards
+    barriers = [i for i in code_of(cubin)[1] if i.base == "BAR"]
+    assert len(barriers) > 2
+    for barrier in barriers[:2]:
+        assert "barrier" in kinds(audit(without(cubin, barrier)))
+
+
+@pytest.mark.parametrize("name", ["triton-9433", "triton-11781"])
+def test_published_miscompilations_are_found(name: str, tmp_path: Path) -> None:
+    tool = find("ptxas")
+    if tool.version >= "13.3" and name == "triton-11781":
+        pytest.skip(f"ptxas {tool.version} has mended it")
+    out = tmp_path / "out.cubin"
+    subprocess.run([tool.path, "-arch=sm_90a", REPRODUCERS / f"{name}.ptx", "-o", out], check=True)
+    found = audit(out.read_bytes())
+    assert kinds(found) == {"wgmma"}
+    assert "is overwritten before the wait for its group" in found.hazards[0].message
+
+
+def test_every_kind_of_finding_has_its_rule() -> None:
+    assert set(RULES) >= {"raw", "war", "waw", "scoreboard", "wgmma", "copy", "barrier", "surplus"}
+    assert all(rule[0].islower() and not rule.endswith(".") for rule in RULES.values())
