@@ -21,6 +21,15 @@ from .layer_op import LayerCall, layer
 from .problem import Problem
 
 _aten = torch.ops.aten
+_OURS = torch.ops.sassafras
+_PRODUCTS = {
+    layer,
+    _OURS.mm.default,
+    _OURS.fused.default,
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten.bmm.default,
+}
 _VIEWS = {_aten.permute.default, _aten.reshape.default, _aten.t.default, _aten.transpose.int}
 
 
@@ -89,10 +98,22 @@ def _readers(node: Any) -> Iterator[Any]:
 
 
 def _constant(call: LayerCall) -> bool:
-    """Whether a call's weights are inputs that nothing in the graph writes, and a launch of the graph's own,
-    which computes `a`, lies between whatever wrote them and the call."""
+    """Whether a call's weights are inputs that nothing in the graph writes, and a product of the graph's own,
+    on which `a` depends, lies between whatever wrote them and the call."""
     weights = [w for w in (call.b, call.other, call.norm) if w is not None]
-    return _source(call.a).op == "call_function" and all(map(_unwritten, weights))
+    return all(map(_unwritten, weights)) and _behind_product(call.a)
+
+
+def _behind_product(node: Any) -> bool:
+    """Whether a node depends on a product, for which there surely is a launch."""
+    seen, open_ = set(), [node]
+    while open_:
+        one = open_.pop()
+        if one.target in _PRODUCTS:
+            return True
+        open_ += [before for before in one.all_input_nodes if before not in seen]
+        seen |= {*one.all_input_nodes}
+    return False
 
 
 def _source(node: Any) -> Any:

@@ -103,8 +103,9 @@ class Problem(NamedTuple):
 
     @property
     def product(self) -> Product | None:
-        """What a program asks for, wherever operands lie; None for a batch, a pair, normalised rows."""
-        if self.matrices > 1 or self.pair or self.extra & NORM:
+        """What a program asks for, wherever operands lie; None for what is not tuned: a batch, a pair, and a
+        layer of a compiled model that takes in what surrounds it."""
+        if self.matrices > 1 or self.pair or self.extra & (NORM | CONSTANT):
             return None
         extra = self.extra
         kinds = self.layout, DTYPES[self.dtype], bool(extra & BIAS), self.activation
