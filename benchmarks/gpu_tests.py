@@ -157,6 +157,7 @@ def main() -> int:
             {key: value for key, value in json.loads(path.read_text()).items() if key != "rows"}
             for path in sorted(Path(folder).glob("opinfo-*.json"))
         ]
+        summary["sums"] = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("sums-*.json"))]
     from sassafras.cuda.environment import environment
 
     where = {"cpus": os.cpu_count(), **environment()}
@@ -169,7 +170,7 @@ def main() -> int:
     summary |= {"green": green, "seconds": round(time.perf_counter() - begin, 1), "exit_codes": codes}
     whole = not (only or options.kind or {"-k", "--deselect"} & set(options.more))
     path = write("gpu-tests" if whole else "gpu-tests-part", found, summary, where, out=options.out)
-    print(json.dumps({key: value for key, value in summary.items() if key != "opinfo"}))
+    print(json.dumps({key: value for key, value in summary.items() if key not in ("opinfo", "sums")}))
     print(f"{path}: {'green' if green else 'not green'}")
     return 0 if green else 1
 
