@@ -96,21 +96,22 @@ def rms_norm(node: Any) -> tuple[Any, Any, float] | None:
 
 
 def _mean_square(node: Any) -> tuple[Any, float] | None:
-    """(x, eps) of 1 / sqrt(mean of x's squares along the last extent + eps)."""
-    if node.target is not _aten.rsqrt.default or node.args[0].target not in (
-        _aten.add.Tensor,
-        _aten.add.Scalar,
-    ):
+    """(x, eps) of 1 / sqrt(mean of x's squares along the last extent + eps), x in FP32."""
+    (inner,) = _arguments(node, 1, _aten.rsqrt.default) or (None,)
+    mean, eps = _arguments(inner, 2, _aten.add.Tensor, _aten.add.Scalar) or (None, None)
+    square, dims, kept = _arguments(mean, 3, _aten.mean.dim) or (None, None, None)
+    x, power = _arguments(square, 2, _aten.pow.Tensor_Scalar) or (None, None)
+    value = known(x)
+    if value is None or value.dtype != torch.float32 or power != 2 or kept is not True:
         return None
-    mean, eps = node.args[0].args
-    if not isinstance(eps, float) or getattr(mean, "target", None) is not _aten.mean.dim:
+    return (x, eps) if isinstance(eps, float) and [*dims] in ([-1], [value.dim() - 1]) else None
+
+
+def _arguments(node: Any, count: int, *targets: Any) -> tuple[Any, ...] | None:
+    """A node's arguments, where it is a call of one of these with so many and nothing by name."""
+    if not isinstance(node, torch.fx.Node) or node.target not in targets or node.kwargs:
         return None
-    square, dims, *kept = mean.args
-    if kept != [True] or square.target is not _aten.pow.Tensor_Scalar or square.args[1] != 2:
-        return None
-    x = square.args[0]
-    last = x.meta["val"].dim() - 1
-    return (x, eps) if [*dims] in ([-1], [last]) and x.meta["val"].dtype == torch.float32 else None
+    return node.args if len(node.args) == count else None
 
 
 def _factors(node: Any) -> tuple[tuple[Any, Any], ...]:
@@ -121,7 +122,7 @@ def _factors(node: Any) -> tuple[tuple[Any, Any], ...]:
 
 
 def _uncast(node: Any) -> Any:
-    while node.target is _CAST:
+    while node.target is _CAST and isinstance(node.args[0], torch.fx.Node):
         node = node.args[0]
     return node
 
