@@ -230,7 +230,9 @@ class Walk:
                 needed |= {r for r in e.reads if UR <= r < UP}
             elif i.base in ("SYNCS", *FILLS):
                 places = [o for o in self._ops[n] if o.role is Role.ADDRESS]
-                needed |= {named.register + k for o in places for named in o.named for k in (0, i.base in FILLS)}
+                needed |= {
+                    named.register + k for o in places for named in o.named for k in (0, i.base in FILLS)
+                }
             if i.base in ("BRA", "EXIT", "SYNCS", *_ACCESS) and e.guard is not None:
                 needed.add(e.guard)
         while True:

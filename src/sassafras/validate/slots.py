@@ -91,9 +91,9 @@ class Slots:
                 if not known and len(apart) == 1:  # all slots have their two barriers equally far apart
                     known = {barrier - next(iter(apart))}
                 at = bisect_right(every, operand) - 1
-                if barrier not in self._begins and known == {full} and at >= 0:
-                    if every[at] in self._begins.get(full, ()):
-                        slots[full] = every[at]
+                begin = every[at] if at >= 0 else -1
+                if barrier not in self._begins and known == {full} and begin in self._begins.get(full, ()):
+                    slots[full] = begin
             if len(slots) > 1 and n not in told:
                 told.add(n)
                 yield n, product, slots[min(slots)]
