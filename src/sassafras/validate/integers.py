@@ -153,12 +153,12 @@ def _predicate(
     other = inputs[-1]
     if first is not None and other is not None:
         return [_COMBINE[combine](first, other)]
-    known = first if first is not None else other
+    only = first if first is not None else other
     # what is not known cannot matter
-    settled = known is not None and (
-        (combine == "AND" and not known.any()) or (combine == "OR" and bool(known.all()))
+    settled = only is not None and (
+        (combine == "AND" and not only.any()) or (combine == "OR" and bool(only.all()))
     )
-    return [known] if settled else []
+    return [only] if settled else []
 
 
 def _wide(mods: list[str], data: list[Operand], block: Block, values: Values) -> list[Value]:

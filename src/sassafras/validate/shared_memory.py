@@ -95,7 +95,13 @@ class Walk:
             if _arrives(i) and effects[n].guard is not None
             for register in effects[n].reads
         }
-        self._needed = self._slice()
+        needed = self._slice()
+        #: registers written, in the order of the text, where an address or a branch depends on one
+        self._written = [
+            tuple(dict.fromkeys(a.register for a in e.accesses if a.write)) if e.writes & needed else ()
+            for e in effects
+        ]
+        self._bases = [i.base for i in code]
         self._found: dict[tuple[int, str], Violation] = {}
 
     def findings(self) -> Iterator[Violation]:
@@ -183,16 +189,16 @@ class Walk:
     # -- one instruction ----------------------------------------------------------------------------------
 
     def _step(self, n: int, state: _State) -> None:
-        i, e = self._code[n], self._effects[n]
+        i, e, base = self._code[n], self._effects[n], self._bases[n]
         if e.never:
             return
-        if i.base in _ACCESS:
+        if base in _ACCESS:
             self._access(n, state)
-        elif i.base in WARPGROUP_PRODUCTS:
+        elif base in WARPGROUP_PRODUCTS:
             self._product(n, state)
-        elif i.base == "LDGDEPBAR":
+        elif base == "LDGDEPBAR":
             state.closed += 1
-        elif i.base == "DEPBAR" and len(i.operands) == 2 and i.operands[1].startswith("0x"):
+        elif base == "DEPBAR" and len(i.operands) == 2 and i.operands[1].startswith("0x"):
             state.done = max(state.done, state.closed - int(i.operands[1], 16))
             # a copy that is done is seen by its own warp; by others behind the next barrier
             fresh = (state.written[3] > 0) & (state.written[3] <= state.done)
@@ -200,18 +206,20 @@ class Walk:
             state.written[3][fresh] = 0
         elif (most := waits_for(i)) is not None:
             state.products_done = max(state.products_done, state.products - most)
-        elif i.base in _MEETING:
+        elif base in _MEETING:
             state.epoch += 1
-        if self._slots and i.base in ("SYNCS", *FILLS):
+        if self._slots and base in ("SYNCS", *FILLS):
             self._ring(n, state)
-        if not e.writes & self._needed:
+        if not self._written[n]:
+            return
+        guard = self._guard(n, state)
+        runs = None if guard is None else guard[state.live]
+        if runs is not None and not runs.any():
             return
         made = results(i, self._ops[n], self._block, state.values)
-        written = list(dict.fromkeys(a.register for a in e.accesses if a.write))
-        guard = self._guard(n, state)
-        for k, register in enumerate(written):
+        for k, register in enumerate(self._written[n]):
             value = made[k] if k < len(made) else None
-            if e.guard is not None:
+            if runs is None or not runs.all():
                 old = state.values.get(register)
                 known = guard is not None and value is not None and old is not None
                 if guard is not None or (register, e.guard, e.negated) not in self._arriving:
