@@ -6,6 +6,7 @@ comes from memory, parameters or floating point. A uniform register holds its wa
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -138,22 +139,22 @@ def _predicate(
     if name == "PLOP3":
         # an input that cannot matter need not be known
         table = int(data[0].text, 16)
-        known = [np.zeros(block.count, dtype=bool) if x is None else x for x in inputs]
-        other = [np.ones(block.count, dtype=bool) if x is None else x for x in inputs]
-        low, high = _lut(table, known, True), _lut(table, other, True)
-        return [low] if all(x is not None for x in inputs) or (low == high).all() else []
+        either = np.zeros(block.count, dtype=bool), np.ones(block.count, dtype=bool)
+        given = itertools.product(*(either if x is None else (x,) for x in inputs))
+        first, *others = (_lut(table, list(case), True) for case in given)
+        return [first] if all((first == x).all() for x in others) else []
     compare = next((_COMPARE[m] for m in mods if m in _COMPARE), None)
     combine = next((m for m in mods if m in _COMBINE), None)
     a, b = (block.number(o, values) for o in data[:2])
     if compare is None or combine is None or "EX" in mods or not inputs:
         return []
-    first: Value = None
+    held: Value = None
     if a is not None and b is not None:
-        first = compare(a, b) if "U32" in mods else compare(_signed(a), _signed(b))
-    other = inputs[-1]
-    if first is not None and other is not None:
-        return [_COMBINE[combine](first, other)]
-    only = first if first is not None else other
+        held = compare(a, b) if "U32" in mods else compare(_signed(a), _signed(b))
+    last = inputs[-1]
+    if held is not None and last is not None:
+        return [_COMBINE[combine](held, last)]
+    only = held if held is not None else last
     # what is not known cannot matter
     settled = only is not None and (
         (combine == "AND" and not only.any()) or (combine == "OR" and bool(only.all()))
