@@ -114,8 +114,9 @@ class Walk:
         steps = paths = 0
         visits: Counter[int] = Counter()
         while work and steps < _STEPS and paths < _PATHS:
-            # what no path has seen comes first, and then what was left behind first
-            b, state = work.pop(min(range(len(work)), key=lambda k: visits[work[k][0]]))
+            # in turn what paths have seen least, and what was left behind first
+            least = min(range(len(work)), key=lambda k: visits[work[k][0]])
+            b, state = work.pop(least if paths % 2 else 0)
             paths += 1
             while True:
                 visits[b] += 1
@@ -131,7 +132,7 @@ class Walk:
                     self._turn(other, b, way, live)
                     work.append((way, other))
                     if len(work) > _KEPT:
-                        work.pop(max(range(len(work)), key=lambda k: visits[work[k][0]]))
+                        work.pop(-1 if visits[way] else -2)
                 way, live = ways[0]
                 self._turn(state, b, way, live)
                 b = way
@@ -171,8 +172,10 @@ class Walk:
                         return [(m, state.live)]
                 both = (away, state.live & taken), (behind, state.live & ~taken)
                 return [(m, live) for m, live in both if live.any()]
-            # backwards first, twice, and each way only so often
-            ways = sorted(follow, key=lambda m: (state.turns.get((b, m), 0) // (1 + (m <= b)), m > b))
+            # of a loop twice round first; of two ways onwards the one that this path took before
+            back = min(follow) <= b
+            turns = {m: state.turns.get((b, m), 0) for m in follow}
+            ways = sorted(follow, key=lambda m: (turns[m] // (1 + (m <= b)) if back else -turns[m], m > b))
             return [(m, state.live) for m in ways if state.turns.get((b, m), 0) < _TURNS]
         return [(m, state.live) for m in follow if state.turns.get((b, m), 0) < _TURNS]
 
