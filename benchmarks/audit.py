@@ -95,6 +95,9 @@ def open_copies(function: Any, analysis: Any) -> str:
         def _touched(self, n: int, state: Any) -> np.ndarray | None:
             """The words of shared memory that an instruction accesses (of a matrix the first four), bool."""
             ops, mask = self._ops[n], np.zeros(1 << 17, dtype=bool)
+            mods = self._code[n].opcode.split(".")
+            narrow = 2 if "64" in mods else 1
+            width = narrow if mods[0] in ("LDS", "STS", "LDGSTS") and "128" not in mods else 4
             if self._code[n].base == "HGMMA":
                 pairs = [(o.named[0].register, o.position) for o in ops if o.role == "matrix"]
                 wanted = [r + 2 * k for r, at in pairs for k in ((0, 1) if at == 1 else (1,))]
@@ -106,7 +109,7 @@ def open_copies(function: Any, analysis: Any) -> str:
                 if place is None:
                     return None
                 first = place[state.live] // 4 % (1 << 16)
-                for k in range(4):
+                for k in range(width):
                     mask[first + k] = True
             return mask
 

@@ -252,6 +252,8 @@ def _halves(mods: list[str], given: list[Value], i: Instruction, block: Block) -
 
 def _permuted(mods: list[str], given: list[Value], i: Instruction, block: Block) -> Value:
     a, by, b = (*given, None, None, None)[:3]
+    if a is None and by is not None and by[0] == 0x654:  # an address in another block of the cluster
+        a = np.zeros(block.count, dtype=np.int64)
     if mods or a is None or b is None or by is None:
         return None
     both, out = a | b << 32, np.zeros(block.count, dtype=np.int64)

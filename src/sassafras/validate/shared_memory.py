@@ -88,13 +88,7 @@ class Walk:
         self._waits = {
             m for m, b in enumerate(blocks) if any("PHASECHK" in i.opcode for i in code[b.start : b.end])
         }
-        #: registers of an arrival's address, each with the arrival's guard
-        self._arriving = {
-            (register, effects[n].guard, effects[n].negated)
-            for n, i in enumerate(code)
-            if _arrives(i) and effects[n].guard is not None
-            for register in effects[n].reads
-        }
+        self._arrivals = [e for i, e in zip(code, effects, strict=True) if _arrives(i)]
         needed = self._slice()
         #: registers written, in the order of the text, where an address or a branch depends on one
         self._written = [
@@ -137,10 +131,7 @@ class Walk:
                 self._turn(state, b, way, live)
                 b = way
         yield from self._found.values()
-        for n, product, at in self._slots.findings() if self._slots else ():
-            whose = f"{self._code[product].text} ({self._code[product].offset:#x})"
-            text = f"frees the slot at {at:#x} for the next copy before the wait for the group of {whose}"
-            yield Violation.at("slot", self._code[n], text)
+        yield from self._slots.findings(self._code) if self._slots else ()
 
     # -- the way ------------------------------------------------------------------------------------------
 
@@ -224,10 +215,17 @@ class Walk:
             value = made[k] if k < len(made) else None
             if runs is None or not runs.all():
                 old = state.values.get(register)
-                known = guard is not None and value is not None and old is not None
-                if guard is not None or (register, e.guard, e.negated) not in self._arriving:
-                    value = np.asarray(np.where(guard, value, old)) if known else None  # type: ignore[arg-type]
+                if guard is not None and value is not None and old is not None:
+                    value = np.where(guard, value, old)
+                # a guard that is not known: as one way of a branch, where that overwrites nothing known
+                elif (guard is not None or old is not None) and not self._for_arrival(n, register):
+                    value = None
             state.values[register] = value
+
+    def _for_arrival(self, n: int, register: int) -> bool:
+        """Whether an arrival under the guard of instruction `n` reads the register."""
+        guard = self._effects[n].guard, self._effects[n].negated
+        return any((e.guard, e.negated) == guard and register in e.reads for e in self._arrivals)
 
     def _slice(self) -> frozenset[int]:
         """Registers on which addresses of shared memory and branches depend."""

@@ -12,12 +12,15 @@ a guard that cannot be known may keep the arrival back.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from sassafras.sass import Instruction
+
 from .integers import Value
+from .report import Violation
 
 #: opcodes of copies that a barrier counts
 FILLS = frozenset(["UTMALDG", "UBLKCP"])
@@ -79,8 +82,8 @@ class Slots:
                     seen = self._freed.setdefault((n, product), set())
                     seen.update(map(tuple, np.unique(rows, axis=1).T.tolist()))
 
-    def findings(self) -> Iterator[tuple[int, int, int]]:
-        """(arrival, product at work, where the slot begins); one of each arrival."""
+    def findings(self, code: Sequence[Instruction]) -> Iterator[Violation]:
+        """Slots freed while a product reads them; one of each arrival."""
         every = sorted(set().union(*self._begins.values()))
         apart = {empty - next(iter(fulls)) for empty, fulls in self._empty.items() if len(fulls) == 1}
         told: set[int] = set()
@@ -96,7 +99,9 @@ class Slots:
                     slots[full] = begin
             if len(slots) > 1 and n not in told:
                 told.add(n)
-                yield n, product, slots[min(slots)]
+                whose = f"{code[product].text} ({code[product].offset:#x})"
+                first = f"frees the slot at {slots[min(slots)]:#x} for the next copy"
+                yield Violation.at("slot", code[n], f"{first} before the wait for the group of {whose}")
 
 
 def _one(value: Value, live: np.ndarray) -> int | None:
