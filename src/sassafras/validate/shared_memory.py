@@ -217,6 +217,9 @@ class Walk:
                 old = state.values.get(register)
                 if guard is not None and value is not None and old is not None:
                     value = np.where(guard, value, old)
+                elif self._slots and guard is not None and value is None and old is not None:
+                    state.live = state.live & ~guard  # the path of those of which more is known
+                    value = old
                 # a guard that is not known: as one way of a branch, where that overwrites nothing known
                 elif (guard is not None or old is not None) and not self._for_arrival(n, register):
                     value = None
