@@ -121,7 +121,9 @@ def test_weaker_waits_for_products_and_copies() -> None:
     assert "wgmma" in kinds(audit(without(cubin, last)))
 
 
-@pytest.mark.parametrize("name", ["cs_tn_64x32_s8q1", "ws_tn_128x128_pp2s6b2c1x1"])
+@pytest.mark.parametrize(
+    "name", ["cs_tn_64x32_s8q1", "ws_tn_128x128_pp2s6b2c1x1", "ws_nn_192x128_pp2s4b3c1x2"]
+)
 def test_a_slot_is_given_back_behind_the_wait_for_its_products(name: str, tmp_path: Path) -> None:
     try:
         cubin = gemm_cubin(parse_instance(name), tmp_path)
