@@ -10,6 +10,7 @@ copy is audited alone:
   copy is wrong. What it refuses only because the original had more is *undecided*, and counted apart.
 - ``DEPBAR.LE SBn, N`` and ``WARPGROUP.DEPBAR.LE gsb0, N``: N raised by one, or to the most that it can be.
   The validator refuses every changed word: `open_copies` and `open_products` say which copies are wrong.
+  A wait for stores of the copy engine (UTMASTG) counts as undecided: nothing here says what they read.
 
 At the end `reproducers/` is assembled by every ptxas that is found (``$SASSAFRAS_PTXAS`` may name more), and
 audited.
@@ -38,11 +39,13 @@ from common import read_lines, write
 
 Row = dict[str, Any]
 CLASSES = ("wait bit cleared", "stall lowered", "DEPBAR weakened", "WGMMA wait removed")
-#: of a kernel whose operands the TMA unit brings: such a wait may guard the release of their slot alone
+#: of a kernel whose operands the TMA unit brings: most such waits guard the release of their slot alone
 TMA = "WGMMA wait removed, TMA kernel"
 #: words of a violation that only says: the original had more
 RELATIVE = ("in the original it is not", "no smaller one is known", "than in the original")
 _STALL, _YIELD, _WAIT = 41, 45, 52
+#: past these a product's operands may be written, or its path left
+_LEAVES = ("BRA", "EXIT", "LDGSTS", "STS", "STSM", "SYNCS")
 #: place and width of N in DEPBAR.LE (low word) and WARPGROUP.DEPBAR.LE (high word)
 _COPIES, _PRODUCTS = (38, 6), (8, 3)
 
@@ -78,7 +81,8 @@ def _raised(kind: str, i: Any, shift: int, width: int) -> Iterator[tuple[str, in
 
 
 def open_copies(function: Any, analysis: Any) -> str:
-    """Whether an access meets a copy that is not waited for: hazard, or legal. Unknown counts as hazard.
+    """Whether an access, or a copy of a later group, meets a copy that is not waited for: hazard, legal, or
+    undecided. An access that is not known counts as hazard.
 
     Addresses and paths are those of `validate.shared_memory`; the rest is done here once more.
     """
@@ -91,6 +95,9 @@ def open_copies(function: Any, analysis: Any) -> str:
         def _touched(self, n: int, state: Any) -> np.ndarray | None:
             """The words of shared memory that an instruction accesses (of a matrix the first four), bool."""
             ops, mask = self._ops[n], np.zeros(1 << 17, dtype=bool)
+            mods = self._code[n].opcode.split(".")
+            narrow = 2 if "64" in mods else 1
+            width = narrow if mods[0] in ("LDS", "STS", "LDGSTS") and "128" not in mods else 4
             if self._code[n].base == "HGMMA":
                 pairs = [(o.named[0].register, o.position) for o in ops if o.role == "matrix"]
                 wanted = [r + 2 * k for r, at in pairs for k in ((0, 1) if at == 1 else (1,))]
@@ -102,7 +109,7 @@ def open_copies(function: Any, analysis: Any) -> str:
                 if place is None:
                     return None
                 first = place[state.live] // 4 % (1 << 16)
-                for k in range(4):
+                for k in range(width):
                     mask[first + k] = True
             return mask
 
@@ -110,7 +117,11 @@ def open_copies(function: Any, analysis: Any) -> str:
             i = self._code[n]
             groups = state.values.get(-1, ((),))
             if i.base == "LDGSTS":
-                groups = (*groups[:-1], (*groups[-1], self._touched(n, state)))
+                mine = self._touched(n, state)
+                before = [words for group in groups[:-1] for words in group if words is not None]
+                if mine is not None and any((mine & words).any() for words in before):
+                    raise Met
+                groups = (*groups[:-1], (*groups[-1], mine))
             elif i.base == "LDGDEPBAR":
                 groups = (*groups, ())
             elif i.opcode == "DEPBAR.LE":
@@ -128,21 +139,40 @@ def open_copies(function: Any, analysis: Any) -> str:
         list(walk.findings())
     except Met:
         return "hazard"
-    return "legal"
+    return "undecided" if any(i.base == "UTMACMDFLUSH" for i in analysis.code) else "legal"
 
 
-def open_products(code: Sequence[Any], n: int) -> str:
+def open_products(function: Any, n: int) -> str:
     """Whether a product has no other wait than the one at `n` before what needs it: hazard, or legal.
 
-    Straight on from each product to a wait for all of them: a register of it that is touched on the way (by
-    the disassembler's oracle), a write to shared memory or a branch counts as hazard.
+    Legal is a wait beside one for as much: the next before anything that a wait may be for, or the one before
+    with no product and no branch or label between. Else straight on from each product to a wait for all of
+    them: a register of it that is touched on the way (by the disassembler's oracle), a write to shared memory
+    or a branch counts as hazard.
     """
-    for product in (i for i in code if i.base == "HGMMA"):
+    code, labels = function.instructions, set(function.labels.values())
+
+    def as_much(i: Any) -> bool:
+        return i.opcode == code[n].opcode and int(i.operands[1], 16) <= int(code[n].operands[1], 16)
+
+    products = [i for i in code if i.base == "HGMMA"]
+    registers = {r for i in products for r in i.reads | i.writes if r < 256}
+    for i in code[n + 1 :]:
+        if as_much(i):
+            return "legal"
+        if i.base in (*_LEAVES, "HGMMA") or registers & (i.reads | i.writes):
+            break
+    for i in reversed(code[:n]):
+        if as_much(i):
+            return "legal"
+        if i.base in ("BRA", "EXIT", "HGMMA") or code[i.index + 1].offset in labels:
+            break
+    for product in products:
         busy = {r for r in product.reads | product.writes if r < 256}
         for i in code[product.index + 1 :]:
             if i.opcode == code[n].opcode and i.index != n and int(i.operands[1], 16) == 0:
                 break
-            leaves = i.base in ("BRA", "EXIT", "LDGSTS", "STS", "STSM", "SYNCS")
+            leaves = i.base in _LEAVES
             meets = bool(busy & (i.reads | i.writes)) and i.operands[:1] != product.operands[:1]
             if leaves or meets:
                 return "hazard"
@@ -227,7 +257,7 @@ def one(path: str, name: str, quota: int, seed: int) -> Row:
             )
             alone = Validator(bytes(copy), kernel, program=read)
             if kind == CLASSES[3]:
-                truth = open_products(function.instructions, index)
+                truth = open_products(function, index)
             elif kind == CLASSES[2]:
                 truth = open_copies(function, alone.analysis)
             else:

@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from sassafras.core import ToolMissing
+from sassafras.gemm.build.cubins import cubin as gemm_cubin
+from sassafras.gemm.configs.registry import parse_instance
 from sassafras.sass import Instruction, Program
 from sassafras.sass.control import STALL_SHIFT, WAIT_SHIFT
 from sassafras.sass.tools import find
 from sassafras.validate.audit import RULES, KernelAudit, audit
 from tests import kernels
 
-REPRODUCERS = Path(__file__).parents[2] / "benchmarks" / "reproducers"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+REPRODUCERS = BENCHMARKS / "reproducers"
 SCAN = r"""
 extern "C" __global__ void __launch_bounds__(256) sums(float* out, const float* in) {
   __shared__ float s[256];
@@ -117,6 +121,35 @@ def test_weaker_waits_for_products_and_copies() -> None:
     assert "wgmma" in kinds(audit(without(cubin, last)))
 
 
+@pytest.mark.parametrize(
+    "name", ["cs_tn_64x32_s8q1", "ws_tn_128x128_pp2s6b2c1x1", "ws_nn_192x128_pp2s4b3c1x2"]
+)
+def test_a_slot_is_given_back_behind_the_wait_for_its_products(name: str, tmp_path: Path) -> None:
+    try:
+        cubin = gemm_cubin(parse_instance(name), tmp_path)
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+    assert not audit(cubin).hazards
+    _, code = code_of(cubin)
+    wait = next(a for a, b in pairwise(code) if "DEPBAR" in a.opcode and "SYNCS.ARRIVE" in b.opcode)
+    assert wait.operands == ("gsb0", "0x1")
+    weaker = audit(with_word(cubin, wait, wait.low, wait.high + (1 << 8)))
+    assert kinds(weaker) == {"slot"}
+    assert "before the wait for the group of HGMMA" in weaker.hazards[0].message
+    assert not audit(with_word(cubin, wait, wait.low, wait.high - (1 << 8))).hazards
+
+
+def test_copies_into_a_ring_whose_stage_is_a_remainder() -> None:
+    cubin = kernels.nvcc_cubin((BENCHMARKS / "corpus" / "cuda" / "mma_cp_async.cu").read_text())
+    if cubin is None:
+        pytest.skip("needs nvcc")
+    assert not audit(cubin).hazards
+    wait = next(i for i in code_of(cubin)[1] if i.opcode == "DEPBAR.LE")
+    assert wait.operands == ("SB0", "0x1")
+    assert "copy" in kinds(audit(with_word(cubin, wait, wait.low + (1 << 38), wait.high)))
+    assert not audit(with_word(cubin, wait, wait.low - (1 << 38), wait.high)).hazards
+
+
 def test_a_barrier_that_is_missing() -> None:
     cubin = kernels.nvcc_cubin(SCAN)
     if cubin is None:
@@ -141,5 +174,5 @@ def test_published_miscompilations_are_found(name: str, tmp_path: Path) -> None:
 
 
 def test_every_kind_of_finding_has_its_rule() -> None:
-    assert set(RULES) >= {"raw", "war", "waw", "scoreboard", "wgmma", "copy", "barrier", "surplus"}
+    assert set(RULES) >= {"raw", "war", "waw", "scoreboard", "wgmma", "copy", "barrier", "slot", "surplus"}
     assert all(rule[0].islower() and not rule.endswith(".") for rule in RULES.values())

@@ -37,6 +37,7 @@ RULES: dict[str, str] = {
     "wgmma": "a product's registers are at work until WARPGROUP.DEPBAR has waited for its group",
     "copy": "shared memory that a copy writes holds the data only after DEPBAR has waited for its group",
     "barrier": "shared memory passes from one warp to another only over a barrier",
+    "slot": "a slot of shared memory is free for the next copy only when every product that reads it is done",
     "surplus": "nothing that follows needs this wait",
 }
 #: fences of memory with a scoreboard -> what compiled code always waits for them before

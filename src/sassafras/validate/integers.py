@@ -6,6 +6,7 @@ comes from memory, parameters or floating point. A uniform register holds its wa
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -103,15 +104,22 @@ def results(i: Instruction, ops: tuple[Operand, ...], block: Block, values: Valu
     predicates = [o for o in ops if o.role is Role.PREDICATE]
     if name in ("ISETP", "PLOP3"):
         return _predicate(name, mods, data, predicates, block, values)
+    if name == "IMAD" and ("WIDE" in mods or "HI" in mods):
+        return _wide(mods, data, block, values)
     rule = _RULES.get(name)
     if rule is None or not data:
         return []
     given = [block.number(o, values) for o in data[1:]]
-    if name == "SEL":
+    if name in ("SEL", "VIMNMX", "IMNMX"):
         given.append(_truth(predicates[-1], block, values) if predicates else None)
     value = rule(mods, given, i, block)
     if value is None:
         return []
+    if name == "LOP3" and ops[0].named and ops[0].role is Role.PREDICATE:
+        more = _truth(predicates[-1], block, values)
+        some = (value & _WORD) != 0
+        both = None if more is None else some & more if "PAND" in mods else some | more
+        return [both, value & _WORD]
     return [value & _WORD] * (2 if name == "CS2R" and data[1].text == "SRZ" else 1)
 
 
@@ -131,19 +139,45 @@ def _predicate(
     if name == "PLOP3":
         # an input that cannot matter need not be known
         table = int(data[0].text, 16)
-        known = [np.zeros(block.count, dtype=bool) if x is None else x for x in inputs]
-        other = [np.ones(block.count, dtype=bool) if x is None else x for x in inputs]
-        low, high = _lut(table, known, True), _lut(table, other, True)
-        return [low] if all(x is not None for x in inputs) or (low == high).all() else []
+        either = np.zeros(block.count, dtype=bool), np.ones(block.count, dtype=bool)
+        given = itertools.product(*(either if x is None else (x,) for x in inputs))
+        first, *others = (_lut(table, list(case), True) for case in given)
+        return [first] if all((first == x).all() for x in others) else []
     compare = next((_COMPARE[m] for m in mods if m in _COMPARE), None)
-    combine = next((_COMBINE[m] for m in mods if m in _COMBINE), None)
+    combine = next((m for m in mods if m in _COMBINE), None)
     a, b = (block.number(o, values) for o in data[:2])
-    if compare is None or combine is None or "EX" in mods or a is None or b is None or not inputs:
+    if compare is None or combine is None or "EX" in mods or not inputs:
         return []
-    first = compare(a, b) if "U32" in mods else compare(_signed(a), _signed(b))
-    if inputs[-1] is None:
+    held: Value = None
+    if a is not None and b is not None:
+        held = compare(a, b) if "U32" in mods else compare(_signed(a), _signed(b))
+    last = inputs[-1]
+    if held is not None and last is not None:
+        return [_COMBINE[combine](held, last)]
+    only = held if held is not None else last
+    # what is not known cannot matter
+    settled = only is not None and (
+        (combine == "AND" and not only.any()) or (combine == "OR" and bool(only.all()))
+    )
+    return [only] if settled else []
+
+
+def _wide(mods: list[str], data: list[Operand], block: Block, values: Values) -> list[Value]:
+    """Low and high word, or the high word alone, of a product and a sum of 64 bits."""
+    a, b, low = (block.number(o, values) for o in data[1:4])
+    zero = np.zeros(block.count, dtype=np.int64)
+    if "X" in mods or low is None or data[3].role is not Role.REGISTER or data[3].text[0] in "-~":
         return []
-    return [combine(first, inputs[-1])]
+    high = values.get(data[3].named[0].register + 1) if data[3].named else zero
+    if any(x is not None and not x.any() for x in (a, b)):
+        a = b = zero  # whatever the other one is
+    if a is None or b is None:
+        return []
+    whole = a.astype(np.uint64) * b.astype(np.uint64) if "U32" in mods else _signed(a) * _signed(b)
+    whole = whole.astype(np.uint64) + low.astype(np.uint64)
+    if high is not None:
+        high = ((whole >> np.uint64(32)).astype(np.int64) + high) & _WORD
+    return [high] if "HI" in mods else [(whole & np.uint64(_WORD)).astype(np.int64), high]
 
 
 def _sum(mods: list[str], given: list[Value], i: Instruction, block: Block) -> Value:
@@ -154,16 +188,12 @@ def _sum(mods: list[str], given: list[Value], i: Instruction, block: Block) -> V
 
 def _product(mods: list[str], given: list[Value], i: Instruction, block: Block) -> Value:
     a, b, c = (*given, None, None, None)[:3]
-    if c is None or "X" in mods or ("HI" in mods and "U32" not in mods):
+    if c is None or "X" in mods:
         return None
     zero = np.zeros(block.count, dtype=np.int64)
     if any(x is not None and not x.any() for x in (a, b)):
         return zero + c  # whatever the other one is
-    if a is None or b is None:
-        return None
-    if "HI" in mods:
-        return (a.astype(np.uint64) * b.astype(np.uint64) >> np.uint64(32)).astype(np.int64) + c
-    return a * b + c
+    return None if a is None or b is None else a * b + c
 
 
 def _shifted(mods: list[str], given: list[Value], i: Instruction, block: Block) -> Value:
@@ -173,7 +203,9 @@ def _shifted(mods: list[str], given: list[Value], i: Instruction, block: Block) 
         return None
     if "HI" not in mods:
         return (a << by) + b
-    return None if high is None or high.any() or "SX32" in mods else (a >> (32 - by)) + b
+    if "SX32" in mods:
+        return (_signed(a) >> (32 - by)) + b
+    return None if high is None or high.any() else (a >> (32 - by)) + b
 
 
 def _funnel(mods: list[str], given: list[Value], i: Instruction, block: Block) -> Value:
@@ -220,6 +252,8 @@ def _halves(mods: list[str], given: list[Value], i: Instruction, block: Block) -
 
 def _permuted(mods: list[str], given: list[Value], i: Instruction, block: Block) -> Value:
     a, by, b = (*given, None, None, None)[:3]
+    if a is None and by is not None and by[0] == 0x654:  # an address in another block of the cluster
+        a = np.zeros(block.count, dtype=np.int64)
     if mods or a is None or b is None or by is None:
         return None
     both, out = a | b << 32, np.zeros(block.count, dtype=np.int64)
@@ -230,6 +264,14 @@ def _permuted(mods: list[str], given: list[Value], i: Instruction, block: Block)
             return None
         out |= (both >> np.uint64(8 * select) & np.uint64(0xFF)).astype(np.int64) << 8 * k
     return out
+
+
+def _least(mods: list[str], given: list[Value], i: Instruction, block: Block) -> Value:
+    a, b, least = (*given, None, None, None)[:3]
+    if a is None or b is None or least is None or "RELU" in mods:
+        return None
+    x, y = (a, b) if "U32" in mods else (_signed(a), _signed(b))
+    return np.where(least, np.minimum(x, y), np.maximum(x, y))
 
 
 def _absolute(mods: list[str], given: list[Value], i: Instruction, block: Block) -> Value:
@@ -256,6 +298,6 @@ _RULES: dict[str, Callable[[list[str], list[Value], Instruction, Block], Value]]
     **dict.fromkeys(("MOV", "S2R", "S2UR", "CS2R", "LDC"), _first),
     **dict.fromkeys(("IADD3", "VIADD"), _sum),
     "IMAD": _product, "LEA": _shifted, "SHF": _funnel, "LOP3": _logic, "SGXT": _extended, "SEL": _chosen,
-    "IABS": _absolute,
+    "IABS": _absolute, **dict.fromkeys(("VIMNMX", "IMNMX"), _least),
     "HFMA2": _halves, "PRMT": _permuted, "R2UR": _broadcast, "SHFL": _shuffled,
 }  # fmt: skip

@@ -8,13 +8,15 @@ that meet in a byte on a path through the kernel.
 - ``LDGSTS`` copies belong to groups that ``LDGDEPBAR`` closes; ``DEPBAR.LE SBn, N`` returns when at most N
   are open. Before that, their bytes may be neither read nor written.
 - Bytes that another warp wrote are read, and bytes that another warp read are written, only behind a barrier.
-- Operands of an asynchronous product may be overwritten only when its group has been waited for.
+- Operands of an asynchronous product may be overwritten only when its group has been waited for, and the copy
+  engine may be told to overwrite them no earlier (`slots`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,13 +29,14 @@ from .integers import Block, Value, results
 from .operands import UP, UR, Operand, Role, spell
 from .products import waits_for
 from .report import Violation
+from .slots import FILLS, Slots, Turn
 
 #: bytes of shared memory that a block can name, in words of 4
 _WORDS = 1 << 16
 #: how often a path takes one way of a branch that may go either way
 _TURNS = 3
-#: instructions walked in all, and paths
-_STEPS, _PATHS = 40_000, 48
+#: instructions walked in all, paths, and paths begun that are kept for later
+_STEPS, _PATHS, _KEPT = 40_000, 48, 64
 #: threads meet here, or tell each other something: what came before is visible behind it
 _MEETING = COPIES | {"BAR", "ATOM", "ATOMG", "ATOMS", "RED", "REDG", "UCGABAR_WAIT", "UCGABAR_ARV", "CCTL"}
 _ACCESS = frozenset(["LDS", "LDSM", "STS", "STSM", "LDGSTS"])
@@ -53,11 +56,12 @@ class _State:
     done: int = 0  # of these, waited for
     products: int = 0
     products_done: int = 0
+    turn: Turn = field(default_factory=Turn)
 
     def fork(self) -> _State:
         return _State(
             dict(self.values), self.live.copy(), dict(self.turns), self.written.copy(), self.read.copy(),
-            self.epoch, self.closed, self.done, self.products, self.products_done,
+            self.epoch, self.closed, self.done, self.products, self.products_done, replace(self.turn),
         )  # fmt: skip
 
 
@@ -80,7 +84,18 @@ class Walk:
         self._code, self._ops, self._effects, self._blocks = code, ops, effects, blocks
         self._block = Block(shape)
         self._starts = {b.start: n for n, b in enumerate(blocks)}
-        self._needed = self._slice()
+        self._slots = Slots() if any(i.base in FILLS for i in code) else None
+        self._waits = {
+            m for m, b in enumerate(blocks) if any("PHASECHK" in i.opcode for i in code[b.start : b.end])
+        }
+        self._arrivals = [e for i, e in zip(code, effects, strict=True) if _arrives(i)]
+        needed = self._slice()
+        #: registers written, in the order of the text, where an address or a branch depends on one
+        self._written = [
+            tuple(dict.fromkeys(a.register for a in e.accesses if a.write)) if e.writes & needed else ()
+            for e in effects
+        ]
+        self._bases = [i.base for i in code]
         self._found: dict[tuple[int, str], Violation] = {}
 
     def findings(self) -> Iterator[Violation]:
@@ -91,10 +106,14 @@ class Walk:
         words = np.zeros((5, _WORDS), dtype=np.int32), np.zeros((2, _WORDS), dtype=np.int32)
         work = [(0, _State({}, np.ones(count, dtype=bool), {}, *words))]
         steps = paths = 0
+        visits: Counter[int] = Counter()
         while work and steps < _STEPS and paths < _PATHS:
-            b, state = work.pop()
+            # in turn what paths have seen least, and what was left behind first
+            least = min(range(len(work)), key=lambda k: visits[work[k][0]])
+            b, state = work.pop(least if paths % 2 else 0)
             paths += 1
             while True:
+                visits[b] += 1
                 block = self._blocks[b]
                 steps += block.end - block.start
                 for n in range(block.start, block.end):
@@ -106,15 +125,23 @@ class Walk:
                     other = state.fork()
                     self._turn(other, b, way, live)
                     work.append((way, other))
+                    if len(work) > _KEPT:
+                        work.pop(-1 if visits[way] else -2)
                 way, live = ways[0]
                 self._turn(state, b, way, live)
                 b = way
         yield from self._found.values()
+        yield from self._slots.findings(self._code) if self._slots else ()
 
     # -- the way ------------------------------------------------------------------------------------------
 
     def _turn(self, state: _State, source: int, way: int, live: np.ndarray) -> None:
         state.live = live
+        block = self._blocks[source]
+        i, e = self._code[block.end - 1], self._effects[block.end - 1]
+        if e.guard is not None and _plain(i) and len(block.follow) == 2 and state.values.get(e.guard) is None:
+            taken = way != self._starts.get(block.end)
+            state.values[e.guard] = np.full(self._block.count, taken != e.negated)
         if len(self._blocks[source].follow) > 1:
             state.turns[source, way] = state.turns.get((source, way), 0) + 1
 
@@ -130,10 +157,16 @@ class Walk:
             away = next(m for m in follow if m != behind)
             taken = self._taken(self._blocks[b].end - 1, state)
             if taken is not None:
+                # a wait that the first turns leave out is looked at all the same: it names a slot's barrier
+                for m in follow if self._slots else ():
+                    if m in self._waits and set(follow) - {m} <= set(self._blocks[m].follow):
+                        return [(m, state.live)]
                 both = (away, state.live & taken), (behind, state.live & ~taken)
                 return [(m, live) for m, live in both if live.any()]
-            # backwards first, and each way only so often
-            ways = sorted(follow, key=lambda m: (state.turns.get((b, m), 0), m > b))
+            # of a loop twice round first; of two ways onwards the one that this path took before
+            back = min(follow) <= b
+            turns = {m: state.turns.get((b, m), 0) for m in follow}
+            ways = sorted(follow, key=lambda m: (turns[m] // (1 + (m <= b)) if back else -turns[m], m > b))
             return [(m, state.live) for m in ways if state.turns.get((b, m), 0) < _TURNS]
         return [(m, state.live) for m in follow if state.turns.get((b, m), 0) < _TURNS]
 
@@ -145,23 +178,21 @@ class Walk:
 
     def _taken(self, n: int, state: _State) -> Value:
         i = self._code[n]
-        if "." in i.opcode or len(i.operands) > 1:
-            return None
-        return self._guard(n, state)
+        return self._guard(n, state) if _plain(i) else None
 
     # -- one instruction ----------------------------------------------------------------------------------
 
     def _step(self, n: int, state: _State) -> None:
-        i, e = self._code[n], self._effects[n]
+        i, e, base = self._code[n], self._effects[n], self._bases[n]
         if e.never:
             return
-        if i.base in _ACCESS:
+        if base in _ACCESS:
             self._access(n, state)
-        elif i.base in WARPGROUP_PRODUCTS:
+        elif base in WARPGROUP_PRODUCTS:
             self._product(n, state)
-        elif i.base == "LDGDEPBAR":
+        elif base == "LDGDEPBAR":
             state.closed += 1
-        elif i.base == "DEPBAR" and len(i.operands) == 2 and i.operands[1].startswith("0x"):
+        elif base == "DEPBAR" and len(i.operands) == 2 and i.operands[1].startswith("0x"):
             state.done = max(state.done, state.closed - int(i.operands[1], 16))
             # a copy that is done is seen by its own warp; by others behind the next barrier
             fresh = (state.written[3] > 0) & (state.written[3] <= state.done)
@@ -169,20 +200,35 @@ class Walk:
             state.written[3][fresh] = 0
         elif (most := waits_for(i)) is not None:
             state.products_done = max(state.products_done, state.products - most)
-        elif i.base in _MEETING:
+        elif base in _MEETING:
             state.epoch += 1
-        if not e.writes & self._needed:
+        if self._slots and base in ("SYNCS", *FILLS):
+            self._ring(n, state)
+        if not self._written[n]:
+            return
+        guard = self._guard(n, state)
+        runs = None if guard is None else guard[state.live]
+        if runs is not None and not runs.any():
             return
         made = results(i, self._ops[n], self._block, state.values)
-        written = list(dict.fromkeys(a.register for a in e.accesses if a.write))
-        guard = self._guard(n, state)
-        for k, register in enumerate(written):
+        for k, register in enumerate(self._written[n]):
             value = made[k] if k < len(made) else None
-            if e.guard is not None:
+            if runs is None or not runs.all():
                 old = state.values.get(register)
-                known = guard is not None and value is not None and old is not None
-                value = np.asarray(np.where(guard, value, old)) if known else None  # type: ignore[arg-type]
+                if guard is not None and value is not None and old is not None:
+                    value = np.where(guard, value, old)
+                elif self._slots and guard is not None and value is None and old is not None:
+                    state.live = state.live & ~guard  # the path of those of which more is known
+                    value = old
+                # a guard that is not known: as one way of a branch, where that overwrites nothing known
+                elif (guard is not None or old is not None) and not self._for_arrival(n, register):
+                    value = None
             state.values[register] = value
+
+    def _for_arrival(self, n: int, register: int) -> bool:
+        """Whether an arrival under the guard of instruction `n` reads the register."""
+        guard = self._effects[n].guard, self._effects[n].negated
+        return any((e.guard, e.negated) == guard and register in e.reads for e in self._arrivals)
 
     def _slice(self) -> frozenset[int]:
         """Registers on which addresses of shared memory and branches depend."""
@@ -194,7 +240,12 @@ class Walk:
                         needed |= {named.register for named in o.named}
             elif i.base in WARPGROUP_PRODUCTS:
                 needed |= {r for r in e.reads if UR <= r < UP}
-            if i.base in ("BRA", "EXIT", *_ACCESS) and e.guard is not None:
+            elif i.base in ("SYNCS", *FILLS):
+                places = [o for o in self._ops[n] if o.role is Role.ADDRESS]
+                needed |= {
+                    named.register + k for o in places for named in o.named for k in (0, i.base in FILLS)
+                }
+            if i.base in ("BRA", "EXIT", "SYNCS", *_ACCESS) and e.guard is not None:
                 needed.add(e.guard)
         while True:
             more = {r for e in self._effects if e.writes & needed for r in e.reads} - needed
@@ -283,6 +334,7 @@ class Walk:
 
     def _product(self, n: int, state: _State) -> None:
         """A product's group, and the bytes at which its matrices in shared memory begin."""
+        begins: list[np.ndarray] = []
         for o in self._ops[n]:
             if o.role is Role.MATRIX and o.named:
                 first = o.named[0].register
@@ -293,11 +345,32 @@ class Walk:
                     value = state.values.get(register) if register in wide else None
                     if value is None:
                         continue
-                    words, warps = self._words((value & 0x3FFF) << 4, state.live, 16)
+                    begins.append((value & 0x3FFF) << 4)
+                    words, warps = self._words(begins[-1], state.live, 16)
                     self._reads(n, words, warps, state)
                     state.written[4, words] = state.products + 1
+        if self._slots:
+            group = state.products + 1
+            self._slots.product(state.turn, n, group, state.products_done, tuple(begins))
         if "gsb0" in self._code[n].operands:
             state.products += 1
+
+    def _ring(self, n: int, state: _State) -> None:
+        """Waits for barriers, arrivals, and copies of the copy engine."""
+        i = self._code[n]
+        place = next((o for o in self._ops[n] if o.role is Role.ADDRESS), None)
+        if self._slots is None or place is None:
+            return
+        if i.base in FILLS:
+            first = place.named[0].register if place.named else -1
+            slot, barrier = state.values.get(first), state.values.get(first + 1)
+            self._slots.fill(state.turn, slot, barrier, state.live)
+        elif "PHASECHK" in i.opcode:
+            self._slots.wait(state.turn, self._address(place, state), state.live)
+        elif _arrives(i):
+            guard = self._guard(n, state)  # not known: it may be so, as with a branch
+            live = state.live if guard is None else state.live & guard
+            self._slots.arrive(state.turn, n, self._address(place, state), live, state.products_done)
 
     def _report(
         self,
@@ -318,3 +391,12 @@ class Walk:
             other = self._code[writer]
             what = f"shared memory at {4 * word:#x}, written by {other.text} ({other.offset:#x}), {how}"
         self._found[n, kind] = Violation.at(kind, self._code[n], what)
+
+
+def _plain(i: Instruction) -> bool:
+    """A branch that its guard alone decides."""
+    return i.base == "BRA" and "." not in i.opcode and len(i.operands) == 1
+
+
+def _arrives(i: Instruction) -> bool:
+    return i.base == "SYNCS" and "ARRIVE" in i.opcode
