@@ -298,22 +298,23 @@ class HostSession:
     def _unless_remembered(self) -> tuple[Times, Times]:
         """Times of the first look: on fresh inputs, and on one call's, again and again.
 
-        Raises Lost when repeated inputs favour the candidate far more than the baseline. The shortest times
-        of all looks are compared, which a busy machine changes least; where they differ it looks three times.
+        Raises Lost when repeated inputs favour the candidate far more than the baseline, which is timed in
+        turns with it: what else the machine does falls on both. Where it profits at all, three looks decide.
         """
         looks: list[tuple[Times, Times]] = []
         while True:
             fresh = self._timed(self.task.rounds, control=not looks)
             looks.append((fresh, self._timed(max(4, self.task.rounds // 2), slot=0)))
-            (base, mine), (base_after, mine_after) = (
-                [min(min(look[kind][who]) for look in looks) for who in (0, 1)] for kind in (0, 1)
+            first, again = (
+                float(np.median(np.concatenate([paired_ratios(*look[kind]) for look in looks])))
+                for kind in (0, 1)
             )
-            gain, usual = mine / mine_after, max(1.0, base / base_after)
-            least = SUSPICIOUS if len(looks) == 3 else DOUBTFUL
-            if gain <= least * usual or mine - mine_after <= SUSPICIOUS_US:
+            gain = again / first
+            saved = min(min(look[0][1]) for look in looks) - min(min(look[1][1]) for look in looks)
+            if gain <= (SUSPICIOUS if len(looks) == 3 else DOUBTFUL) or saved <= SUSPICIOUS_US:
                 return looks[0]
             if len(looks) == 3:
-                text = f"it is {gain:.1f} times faster with repeated inputs, the baseline {usual:.1f} times"
+                text = f"beside the baseline it is {gain:.1f} times faster with repeated inputs"
                 raise Lost(Verdict.CHEATED, text)
 
     def _timed(self, rounds: int, slot: int | None = None, control: bool = False) -> Times:
