@@ -297,7 +297,7 @@ def test_kill_9_loses_nothing_and_counts_nothing_twice(tmp_path: Path, strategy:
         before = len(log.read_text().splitlines()) if log.exists() else 0
         process = start(store, log, strategy, 0.015)
         sittings += 1
-        goal = before + chance.randint(1, 120)
+        goal = before + chance.randint(1, 60)
         while process.poll() is None and (not log.exists() or len(log.read_text().splitlines()) < goal):
             time.sleep(0.001 + chance.random() * 0.01)
         if process.poll() is not None:
