@@ -40,7 +40,7 @@ def broken(tmp_path: Path) -> Path:
 
 def test_a_clean_cubin(clean: Path) -> None:
     status, out, _ = sassafras("audit", clean)
-    assert status == 0 and "softmax (sm_90a" in out and "1 kernels: 0 hazards" in out
+    assert status == 0 and "softmax (sm_90a" in out and "1 kernel: 0 hazards" in out
 
 
 def test_a_hazard_is_named_with_its_rule(broken: Path) -> None:

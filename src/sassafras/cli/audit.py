@@ -49,5 +49,5 @@ def command(
         for cubin, reason in found.unread:
             print(f"{cubin}: not audited: {reason}")
         counts = f"{found.hazards} hazards, {found.surplus} surplus waits, {found.not_audited} not audited"
-        print(f"{len(found.kernels)} kernels: {counts}")
+        print(f"{len(found.kernels)} kernel{'s' * (len(found.kernels) != 1)}: {counts}")
     raise typer.Exit(1 if found.hazards else 3 if found.not_audited else 0)

@@ -14,7 +14,7 @@
 // diagonal they are, so that no launch and no CTA waits for them. In FP16, where a product with `norm` overflowed or a line is so small
 // that its products lose bits, a CTA does its work once more with that line times a power of two.
 //
-// `early`: what does not depend on the launch before, B and `norm`, is copied before its end. Whoever wrote them has ended.
+// `early`: what does not depend on the launch before, B and `norm`, is copied before its end. What wrote them has ended.
 //
 // SwiGLU's pair (EPILOGUE, activation SWIGLU): B is the gate's weight, n / 2 rows, and up's: behind it, or with its lines at the
 // addend's address. A CTA has 8 rows of each, at the same place, and C (m, n / 2) is silu(gate) * up. n is a multiple of 16.
