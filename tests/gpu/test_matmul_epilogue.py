@@ -241,7 +241,8 @@ def test_overlapping_launches_wait_for_what_they_read(room: Any) -> None:
 
     bias = 0.01 * normal(256)
     for instance in registry.EPILOGUE_INSTANCES:
-        if getattr(instance, "dtype", "fp16") == "bf16":
+        # those that normalise rows: test_layer_gpu.py
+        if getattr(instance, "dtype", "fp16") == "bf16" or getattr(instance, "norm", False):
             continue
         rows = 8 if few(instance) else 256
         found = configs(instance, Shape(rows, 256, 256), Batch())
