@@ -22,7 +22,7 @@ from ..build.cubins import ARCH, cached_path, cubin, default_cache
 from ..configs.backward import PART
 from ..configs.epilogue import NUMBERS
 from ..configs.registry import Config, Instance
-from ..problem.launch import SHARED_LIMIT
+from ..problem.launch import SHARED_LIMIT, Launch
 from ..select import table as tables
 from ..select.dataset import DATA, slug
 from ..select.selector import Choice, Selector
@@ -31,7 +31,7 @@ from .choice import chooser_of, member_of
 from .cublaslt import LtMember
 from .driver import Driver
 from .launcher_python import KernelLauncher, PythonLauncher, Torch, compiled
-from .plan import KernelPlan, first_legal, plan, why_illegal
+from .plan import KernelPlan, first_legal, plan, plan_alone, why_illegal
 from .problem import BETA, BIAS, DTYPES, MatmulCall, Problem, read
 
 #: cubins that come with the package, named as in the cache; there may be none
@@ -263,6 +263,21 @@ class Planner:
             return c
 
         return call
+
+    def alone(self, ordinal: int, instance: Any, launch: Launch) -> KernelLauncher | None:
+        """What launches a kernel that multiplies nothing (`configs.rows`); None: its cubin is not there.
+
+        A cubin that is missing is compiled, as for products.
+        """
+        with self._lock:
+            if self.gpu(ordinal).chooser is None:
+                return None
+            code, _ = self._code(instance, lambda: None)
+            if code is None:
+                return None
+            function = self._function(ordinal, instance, code)
+        context = self.driver.context(ordinal)
+        return KernelLauncher(self.driver, context, (function,), plan_alone(instance, launch))
 
     def _function(self, ordinal: int, instance: Instance, code: bytes) -> int:
         """The handle of an instance's entry on a device."""
