@@ -1,4 +1,4 @@
-"""The split-K kernel that reads weights before the launch ahead has ended: on the CPU, its SASS, its choice."""
+"""The split-K kernel that reads weights before the launch ahead has ended: emulated, its SASS, its choice."""
 
 from __future__ import annotations
 

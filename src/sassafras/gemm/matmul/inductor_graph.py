@@ -214,7 +214,7 @@ def _serves(call: LayerCall) -> bool:
 
 def _overlaps(config: Any) -> bool:
     """Whether a launch of this configuration may read its weights early."""
-    return config is not None and config.mode.pdl and ("early", "i32") in config.instance.parameters
+    return config is not None and ("early", "i32") in config.instance.parameters
 
 
 def _put(graph: Any, node: Any, call: LayerCall) -> Any:
