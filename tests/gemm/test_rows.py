@@ -22,7 +22,7 @@ from sassafras.gemm.configs.epilogue import bits  # noqa: E402
 from sassafras.gemm.configs.rows import GatedInstance, RmsNormInstance  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
-from sassafras.gemm.matmul.problem import CONSTANT, Problem  # noqa: E402
+from sassafras.gemm.matmul.problem import CONSTANT, Problem, read_rows  # noqa: E402
 from sassafras.gemm.select.selector import Choice  # noqa: E402
 from sassafras.sass import Program  # noqa: E402
 from sassafras.sass.program import parameters  # noqa: E402
@@ -218,6 +218,39 @@ def test_what_no_kernel_takes_is_torchs(engine: Planner, library: Path) -> None:
             assert close(torch.ops.sassafras.gated(x), silu_of(*x.chunk(2, -1)))
     finally:
         stand_in.state_of(library).fail = 0
+
+
+def test_both_launchers_read_alike(install: Install) -> None:
+    """What there is no plan for is told as a problem, as stand-ins without memory have it; or no plan can."""
+    launchers_ = [install(kind).launcher for kind in ("python", "compiled")]
+    x, wide = half(6, 64), half(2, 3, 128, dtype=torch.bfloat16)
+    calls = [
+        (False, x, half(64), torch.empty_like(x), True),
+        (False, x, half(64), torch.empty_like(x), False),
+        (False, x[0], half(64), half(64), False),
+        (True, x, half(6, 64), torch.empty_like(x), False),
+        (True, wide, None, half(2, 3, 64, dtype=torch.bfloat16), False),
+    ]
+    for gated, a, other, out, constant in calls:
+        found = [launcher.rows(gated, a, other, out, 1e-5, constant) for launcher in launchers_]
+        problem, _ = read_rows(gated, a, other, None, constant, "cpu") or (None, None)
+        assert found[0] == found[1] == tuple(problem)  # type: ignore[arg-type]
+    odd = half(6, 65)[:, :64]  # apart, and its lines are not aligned
+    bad = [
+        (False, x, half(32), torch.empty_like(x)),
+        (False, odd, half(64), torch.empty_like(x)),
+        (False, x, half(64), odd),
+        (False, x, half(64, dtype=torch.bfloat16), torch.empty_like(x)),
+        (False, x, half(64), x),  # its own operand
+        (False, half(385)[1:].view(6, 64), half(64), torch.empty_like(x)),
+        (True, x, half(6, 32), torch.empty_like(x)),
+        (True, x, half(5, 64), torch.empty_like(x)),
+        (True, x, None, torch.empty_like(x)),
+        (True, half(6, 7), None, half(6, 3)),
+        (True, x.float(), None, half(6, 32).float()),
+    ]
+    for call in bad:
+        assert [launcher.rows(*call, 1e-5, False) for launcher in launchers_] == [None, None], call
 
 
 def exact_norm(x: Any, norm: Any, eps: float) -> Any:

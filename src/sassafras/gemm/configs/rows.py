@@ -119,6 +119,23 @@ GATED: tuple[GatedInstance, ...] = tuple(map(GatedInstance, ("fp16", "bf16")))
 INSTANCES: tuple[RmsNormInstance | GatedInstance, ...] = (*RMS_NORMS, *GATED)
 
 
+def chosen(
+    gated: bool, dtype: str, m: int, columns: int, ld: int, constant: bool
+) -> tuple[RmsNormInstance | GatedInstance, Launch] | None:
+    """The kernel for m lines of C and its launch; None where none can run it.
+
+    Args:
+        ld: elements from line to line of the operands.
+        constant: the norm's weight was written before the launch ahead of this one began.
+    """
+    place = m, columns, ld
+    for instance in GATED if gated else RMS_NORMS:
+        if instance.dtype == dtype and instance.why_illegal(*place) is None:
+            early = () if isinstance(instance, GatedInstance) else (constant,)
+            return instance, instance.launch(*place, *early)
+    return None
+
+
 def _why_illegal(m: int, columns: int, ld: int) -> str | None:
     if columns % 8 or ld % 8:
         return f"lines of {columns} elements, {ld} from one to the next: no multiples of 8"

@@ -78,8 +78,7 @@ def _gate(graph: Any, node: Any, call: LayerCall) -> None:
     plain = call._replace(other=None, activation="none", constant=_constant(call))
     if any(v is None for v in values) or not _serves(plain):
         return
-    asked = rows_op.rows_of(*values, gated=True)
-    if asked is not None and asked.m <= MOST_ROWS and rows_op.ready(asked):
+    if rows_op.serves(MOST_ROWS, True, *values):
         _replace(graph, node, rows_op.gated, operands[0], *operands[1:])
 
 
@@ -92,8 +91,7 @@ def _norm(graph: Any, root: Any) -> None:
     if ahead.op != "placeholder" and ahead.target is not layer:
         return  # Inductor normalises it in the kernel that computes it
     constant = _unwritten(weight) and _behind_product(x)
-    asked = rows_op.rows_of(known(x), known(weight), constant=constant)
-    if asked is not None and asked.m <= MOST_ROWS and rows_op.ready(asked):
+    if rows_op.serves(MOST_ROWS, False, known(x), known(weight), constant):
         _replace(graph, root, rows_op.rms_norm, x, weight, eps, constant)
 
 

@@ -19,10 +19,11 @@ from sassafras.core import DeviceError, SassafrasError
 
 from ..build import launcher as build
 from ..build.cubins import ARCH, cached_path, cubin, default_cache
+from ..configs import rows
 from ..configs.backward import PART
 from ..configs.epilogue import NUMBERS
 from ..configs.registry import Config, Instance
-from ..problem.launch import SHARED_LIMIT, Launch
+from ..problem.launch import SHARED_LIMIT
 from ..select import table as tables
 from ..select.dataset import DATA, slug
 from ..select.selector import Choice, Selector
@@ -32,7 +33,7 @@ from .cublaslt import LtMember
 from .driver import Driver
 from .launcher_python import KernelLauncher, PythonLauncher, Torch, compiled
 from .plan import KernelPlan, first_legal, plan, plan_alone, why_illegal
-from .problem import BETA, BIAS, DTYPES, MatmulCall, Problem, read
+from .problem import BETA, BIAS, CONSTANT, DTYPES, GATED, MatmulCall, Problem, read
 
 #: cubins that come with the package, named as in the cache; there may be none
 SHIPPED = DATA / "cubins"
@@ -184,6 +185,24 @@ class Planner:
                 self.note(f"{problem.shape}: {error}")
             self.served[problem] = served
 
+    def serve_rows(self, key: tuple[int, ...]) -> bool:
+        """The same for what stands between products (`read_rows`); whether a kernel serves it."""
+        problem = Problem(*key)
+        gated, constant = problem.transposed == GATED, bool(problem.extra & CONSTANT)
+        place = DTYPES[problem.dtype], problem.m, problem.n, problem.k, constant
+        with self._lock:
+            self.launcher.add_torch(problem)  # until its kernel is there
+            if self.gpu(problem.device).chooser is None or (found := rows.chosen(gated, *place)) is None:
+                return False
+            instance, launch = found
+            code, _ = self._code(instance, lambda: self.launcher.remove(problem))
+            if code is None:
+                return False
+            function = self._function(problem.device, instance, code)
+            context = self.driver.context(problem.device)
+            self.launcher.add_kernel(problem, context, (function,), plan_alone(instance, launch))
+            return True
+
     def _serve(self, problem: Problem) -> Choice:
         choice = self.choose(problem)
         if choice.member == "lt" and choice.row and choice.row.lt:
@@ -263,21 +282,6 @@ class Planner:
             return c
 
         return call
-
-    def alone(self, ordinal: int, instance: Any, launch: Launch) -> KernelLauncher | None:
-        """What launches a kernel that multiplies nothing (`configs.rows`); None: its cubin is not there.
-
-        A cubin that is missing is compiled, as for products.
-        """
-        with self._lock:
-            if self.gpu(ordinal).chooser is None:
-                return None
-            code, _ = self._code(instance, lambda: None)
-            if code is None:
-                return None
-            function = self._function(ordinal, instance, code)
-        context = self.driver.context(ordinal)
-        return KernelLauncher(self.driver, context, (function,), plan_alone(instance, launch))
 
     def _function(self, ordinal: int, instance: Instance, code: bytes) -> int:
         """The handle of an instance's entry on a device."""
