@@ -121,7 +121,7 @@ INSTANCES: tuple[RmsNormInstance | GatedInstance, ...] = (*RMS_NORMS, *GATED)
 
 def chosen(
     gated: bool, dtype: str, m: int, columns: int, ld: int, constant: bool
-) -> tuple[RmsNormInstance | GatedInstance, Launch] | None:
+) -> tuple[Any, Launch] | None:
     """The kernel for m lines of C and its launch; None where none can run it.
 
     Args:
