@@ -26,6 +26,7 @@ from sassafras.gemm.matmul.problem import CONSTANT, Problem, read_rows  # noqa: 
 from sassafras.gemm.select.selector import Choice  # noqa: E402
 from sassafras.sass import Program  # noqa: E402
 from sassafras.sass.program import parameters  # noqa: E402
+from sassafras.validate import Validator  # noqa: E402
 
 from . import stand_in  # noqa: E402
 from .hopper_launch import HERE, emulated, rounded, values  # noqa: E402
@@ -151,7 +152,8 @@ def test_a_spoilt_norm_is_found(shared: Path, tmp_path: Path, before: str, after
 def test_sass(instance: Any, tmp_path: Path) -> None:
     """The launch behind starts first; nothing but a constant weight is read before the wait."""
     try:
-        program = Program.parse(cubin(instance, tmp_path))
+        data = cubin(instance, tmp_path)
+        program = Program.parse(data)
     except ToolMissing as missing:
         pytest.skip(str(missing))
     opcodes = [i.opcode for i in program.function(instance.name).instructions]
@@ -162,6 +164,8 @@ def test_sass(instance: Any, tmp_path: Path) -> None:
     assert len(early) == each and len(loads) == (3 * each or 2), "128 bits each"
     assert all(".128" in opcodes[number] for number in loads)
     assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
+    report = Validator(data, instance.name).check(data)
+    assert report.ok, f"the validator refuses what ptxas made: {report}"
     sizes = [p.size for p in parameters(program.cubin, instance.name)]
     assert sizes == [8 if of.startswith("*") else 4 for _, of in instance.parameters]
 

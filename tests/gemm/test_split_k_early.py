@@ -10,7 +10,7 @@ import pytest
 
 from sassafras.core import ToolMissing
 from sassafras.gemm.build.cubins import cubin
-from sassafras.gemm.configs import names, registry, split_k_early
+from sassafras.gemm.configs import epilogue, names, registry, split_k_early
 from sassafras.gemm.configs.split_k_early import EarlyInstance, EarlySplitKConfig
 from sassafras.gemm.matmul.plan import plan
 from sassafras.gemm.matmul.problem import CONSTANT, Problem
@@ -20,6 +20,7 @@ from sassafras.gemm.select.epilogue_selector import Extra
 from sassafras.gemm.select.selector import Selector
 from sassafras.gemm.select.table import TunedTable, shipped_path
 from sassafras.sass import Program
+from sassafras.validate import Validator
 
 from .epilogue_launch import Case, build
 from .hopper_launch import EAGER, LATE, RANDOM
@@ -72,13 +73,16 @@ def test_a_spoilt_kernel_is_found(shared: Path, tmp_path: Path, before: str, aft
 @pytest.mark.parametrize("instance", split_k_early.EPILOGUE_INSTANCES[:3], ids=lambda i: i.name)
 def test_sass(instance: EarlyInstance, tmp_path: Path) -> None:
     try:
-        program = Program.parse(cubin(instance, tmp_path))
+        data = cubin(instance, tmp_path)
+        program = Program.parse(data)
     except ToolMissing as missing:
         pytest.skip(str(missing))
     opcodes = [i.opcode for i in program.function(instance.name).instructions]
     # the multiplying warps wait for bias and addend; the loading one copies weights, waits, copies A
     found = [op.partition(".")[0] for op in opcodes if op.startswith(("UTMALDG", "ACQBULK"))]
     assert found == ["ACQBULK", "UTMALDG", "ACQBULK", *["UTMALDG"] * 5]
+    report = Validator(data, instance.name).check(data)
+    assert report.ok, f"the validator refuses what ptxas made: {report}"
     assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
     assert 2 * (instance.shared_bytes + 1024) <= 228 * 1024, "two CTAs a multiprocessor"
 
@@ -112,3 +116,12 @@ def test_names_and_plans() -> None:
         launch = plan(config, problem._replace(extra=extra)).launches[0]
         assert launch.parameters[place] == ("value", early) and launch.overlap
     assert "read early by transposed" in str(EarlyInstance("tn", 64, 16, 4).why_illegal())
+
+
+def test_ordinary_calls_have_the_configurations_that_they_had() -> None:
+    """Early ones, which may waste less, leave none out."""
+    for m, n, k in ((16, 24, 64), (7, 9, 40), (64, 4096, 4096)):
+        for dtype in ("fp16", "bf16"):
+            found = epilogue.configurations(Shape(m, n, k), "tn", dtype)
+            assert not any(isinstance(config, EarlySplitKConfig) for config in found)
+            assert found or (n % 8 and dtype == "bf16")

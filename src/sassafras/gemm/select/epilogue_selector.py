@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from ..configs import epilogue, registry, split_k_early, stream
 from ..configs.epilogue import ALONE, Batch, Lines
 from ..configs.registry import Config
-from ..configs.split_k_early import EarlySplitKConfig
 from ..configs.stream import StreamConfig
 from ..problem.launch import ceil_div
 from ..problem.shape import Shape
@@ -91,8 +90,8 @@ def choose(
             instance = replace(fast.instance, dtype=dtype, epilogue=True)
             if (early := replace(fast, instance=instance)).stem in named:
                 return early, "few rows: the time is that of reading B, which starts early"
-        for few in split_k_early.best(shape, dtype):
-            if few.stem in named:
+        for few in split_k_early.best(shape, dtype) if aligned else ():
+            if epilogue.why_illegal(few, shape, batch, lines, pair) is None:
                 return few, "few rows: reading B starts before the launch ahead has ended"
     if batch.count == 1 and layout == "tn" and stream.best(shape):
         config, why = _as_plain(chooser, shape, layout, dtype, named)
@@ -107,7 +106,6 @@ def choose(
     row = chooser.nearest(together, layout)
     if row is None:
         return None, "no tuned shape is near"
-    found = [config for config in found if not isinstance(config, EarlySplitKConfig)]
     # no epilogue waits for a second launch: the time of one launch tells more of it
     winner, tuned_us = next((t for t in row.ours if len(t[0].instances) == 1), row.ours[0])
     best = min(found, key=lambda c: (c.estimate_us(flat(c, shape, batch)), c.rank))
