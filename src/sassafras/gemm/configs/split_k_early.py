@@ -9,13 +9,11 @@ from typing import Any, ClassVar
 
 from ..problem.launch import Launch
 from ..problem.shape import Shape
+from . import few_rows
 from .base import Mode
 from .source import EPILOGUE_PARAMETERS, Parameters, all_of
 from .split_k import SplitKConfig, SplitKInstance
 from .stream import LEAST_CONSTANT
-
-#: most rows of A: tiles of C are as wide
-MOST_ROWS = 64
 
 
 @dataclass(frozen=True, order=True)
@@ -27,7 +25,7 @@ class EarlyInstance(SplitKInstance):
 
     @property
     def name(self) -> str:
-        """For example ``ce_tn_swapped_64x16_s10q1e``."""
+        """For example ``ce_tn_swapped_64x16_s10q2e``."""
         return "ce" + super().name.removeprefix("cs")
 
     @property
@@ -43,8 +41,8 @@ class EarlyInstance(SplitKInstance):
 
     def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
-        if not (self.epilogue and self.swap_ab and self.layout == "tn"):
-            return "weights are read early by transposed kernels with an epilogue, of the layout tn"
+        if not (self.epilogue and self.layout == "tn"):
+            return "weights are read early by kernels with an epilogue, of the layout tn"
         return super().why_illegal()
 
 
@@ -59,12 +57,13 @@ class EarlySplitKConfig(SplitKConfig):
         return replace(launch, scalars={**launch.scalars, "early": 0})
 
 
-#: columns (rows of A), stages: two CTAs a multiprocessor
-_TILES = ((16, 10), (32, 8), (64, 6))
+#: transposed tiles: rows of A -> stages of 128 k
+_TRANSPOSED = {16: 10, 32: 8}
 EPILOGUE_INSTANCES: tuple[EarlyInstance, ...] = tuple(
-    EarlyInstance("tn", 64, columns, stages, swap_ab=True, dtype=dtype, epilogue=True)
+    EarlyInstance("tn", 64, width, ring, swap_ab=swapped, dtype=dtype, epilogue=True, k_blocks=2)
     for dtype in ("fp16", "bf16")
-    for columns, stages in _TILES
+    for swapped, tiles in ((True, _TRANSPOSED), (False, few_rows.RINGS))
+    for width, ring in tiles.items()
 )
 
 
@@ -75,10 +74,12 @@ def configurations(instances: Iterable[EarlyInstance] = EPILOGUE_INSTANCES) -> I
 
 
 def best(shape: Shape, dtype: str) -> list[EarlySplitKConfig]:
-    """Those that can run a layer of few rows, by their estimates; none for more rows, or a small B."""
-    if shape.m > MOST_ROWS or shape.n * shape.k < LEAST_CONSTANT:
+    """Those for a layer of at most 64 rows, the best first; none for more rows, or a small B."""
+    if shape.m > few_rows.MOST or shape.n * shape.k < LEAST_CONSTANT:
         return []
-    tiles = [i for i in EPILOGUE_INSTANCES if i.dtype == dtype and i.tile_n >= shape.m]
+    width = next((rows for rows in _TRANSPOSED if shape.m <= rows), None)
+    of_type = [i for i in EPILOGUE_INSTANCES if i.dtype == dtype]
+    tiles = [i for i in of_type if (i.tile_n == width if i.swap_ab else width is None)]
     every = (replace(c, mode=Mode(pdl=True)) for c in configurations(tiles))
-    able = [c for c in every if not (c.why_illegal(shape) or c.dominated(shape))]
-    return sorted(able, key=lambda config: config.estimate_us(shape))
+    able = [config for config in every if config.why_illegal(shape) is None]
+    return sorted(able, key=lambda config: (few_rows.cost_us(config, shape), config.rank))
