@@ -264,6 +264,24 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
             }
         return 0;
     }
+    if (name.rfind("rms_", 0) == 0 || name.rfind("gated_", 0) == 0) { // what works row by row
+        const auto at = [&](const char *wanted) { return value<uint16_t *>(params, index(wanted)); };
+        const long lda = scalar("lda", 0), ldc = scalar("ldc", 0);
+        if (name[0] == 'r') {
+            const long m = config->grid[0], k = scalar("k", 0);
+            const Matrix a{at("a"), lda, 1, 0};
+            const std::vector<uint16_t> rows = normalised(a, m, k, at("norm"), value<float>(params, index("eps")), d.bf16);
+            for (long i = 0; i < m; ++i) std::memcpy(at("c") + i * ldc, rows.data() + i * k, 2 * (size_t)k);
+            return lda < k || ldc < k ? INVALID : 0;
+        }
+        const long m = config->grid[1], n = scalar("n", 0), ldb = scalar("ldb", 0);
+        if (n > 8 * (long)config->grid[0] * (long)config->block[0] || lda < n || ldb < n || ldc < n) return INVALID;
+        for (long i = 0; i < m; ++i)
+            for (long j = 0; j < n; ++j)
+                store(at("c") + i * ldc + j,
+                      activated(load(at("a") + i * lda + j, d.bf16), 4) * load(at("b") + i * ldb + j, d.bf16), d.bf16);
+        return 0;
+    }
     long extents[3] = {-1, -1, -1}; // of the kernel's rows of A, rows of B, and k
     bool bad = false;
     const bool fused = index("alpha") >= 0;

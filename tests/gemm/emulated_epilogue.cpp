@@ -74,6 +74,7 @@ template <size_t... I> static Epilogue last(const std::vector<Any> &p, std::inde
 constexpr size_t count_of(const LeanProblem &) { return 12; }
 constexpr size_t count_of(const StagedProblem &) { return 10; }
 constexpr size_t count_of(const SplitKProblem &) { return 14; }
+constexpr size_t count_of(const EarlySplitKProblem &) { return 15; }
 constexpr size_t count_of(const PersistentProblem &) { return 18; }
 constexpr size_t count_of(const AnyRowsProblem &) { return 14; }
 constexpr size_t count_of(const StreamProblem &) { return 10; }
@@ -85,9 +86,12 @@ template <class Plain> static General<Plain> problem(const std::vector<Any> &p, 
     return {plain<Plain>(p, std::make_index_sequence<COUNT>()), last(p, std::make_index_sequence<13>())};
 }
 
-// The stream kernel's problem says what may be read early.
-template <class Problem> static void tell(const Problem &given) {
-    if constexpr (requires { given.early; }) emulator::fixed_early = given.early;
+// Some problems say what may be read early: the caller's B.
+template <class Problem> static void tell(const Problem &given, std::vector<std::unique_ptr<TensorMap>> &maps, const char *b) {
+    if constexpr (requires { given.early; }) {
+        emulator::fixed_early = given.early;
+        for (auto &map : maps) map->fixed = given.early && map->base == b;
+    }
 }
 
 int main(int, char **argv) {
@@ -166,7 +170,7 @@ int main(int, char **argv) {
         using Kernel = type;                                                                                       \
         if (!Needs<Kernel>::fit(shared_bytes, threads, (int)cluster.x)) emulator::fail("host and kernel disagree on shared memory"); \
         const auto given = problem(parameters, (const Kernel::Problem *)nullptr);                                  \
-        tell(given);                                                                                               \
+        tell(given, maps, buffers[std::find(files, files + 2, "b") - files]);                                                                                               \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { Kernel::run_batched(given); }); \
         found = true;                                                                                              \
     }

@@ -26,6 +26,7 @@ struct TensorMap { // what the driver encodes
     long long layers = 1, apart = 0; // a third dimension: extent; bytes from one to the next
     int deep = 0; // layers of a box; 0: one of a batch, past whose end nobody copies
     int rank = 2;
+    bool fixed = false; // nothing writes the operand: it may be read before the launch ahead has ended
 };
 } // namespace sassafras
 
@@ -299,7 +300,7 @@ inline bool thrifty = false; // rows outside are not to be asked for
 
 inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y, unsigned barrier, unsigned mask, int z = -1) {
     layer_of(map, z);
-    check_predecessors();
+    if (!map->fixed) check_predecessors();
     const int row_bytes = 2 * map->box[0];
     // found on an H200, 2026-11-22: an illegal instruction; no manual says it
     if (x % 8) fail("a tensor copy that does not begin at a multiple of 16 bytes");

@@ -46,6 +46,13 @@ inline void copy_fixed_row(u32 to, const void *from, u32 bytes, u32 barrier) {
     copied(to, from, bytes, barrier);
 }
 inline void copy_row_once(u32 to, const void *from, u32 bytes, u32 barrier) { copy_fixed_row(to, from, bytes, barrier); }
+inline void load_fixed(u32 (&to)[4], const void *from, bool ok) {
+    const bool may_load = emulator::lane->may_load;
+    emulator::lane->may_load |= emulator::fixed_early;
+    load_global(to, from, ok);
+    emulator::lane->may_load = may_load;
+}
+inline void start_successors_at_once() {}
 inline float reciprocal_root(float x) { return 1 / std::sqrt(x); }
 inline u32 lanes_where(bool holds) {
     emulator::Warp &warp = emulator::lane->cta->warps[threadIdx.x / 32];

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sassafras.core import SassafrasError
 
-from ..configs import registry
+from ..configs import registry, rows
 from ..configs.registry import Instance, expression
 from . import cubins as compiling
 from . import launcher as launchers
 
 
 def kernels(only: str = "") -> list[Instance]:
-    """The instances of all kernels: plain, BF16, nt and tt, with epilogues; and second kernels.
+    """The instances of all kernels: plain, BF16, nt and tt, with epilogues; second kernels; between products.
 
     Args:
         only: a regular expression that a name has to match somewhere (a second kernel's goes with the first).
@@ -27,7 +28,8 @@ def kernels(only: str = "") -> list[Instance]:
         SassafrasError: it is none, or finds nothing.
     """
     wanted = expression(only)
-    every = (*registry.INSTANCES, *registry.OTHER_INSTANCES, *registry.EPILOGUE_INSTANCES)
+    products = (*registry.INSTANCES, *registry.OTHER_INSTANCES, *registry.EPILOGUE_INSTANCES)
+    every: tuple[Any, ...] = (*products, *rows.INSTANCES)
     found = [instance for instance in every if wanted.search(instance.name)]
     if not found:
         raise SassafrasError("no kernel has such a name", where=only)

@@ -17,6 +17,7 @@ from ..problem.shape import Shape
 from . import registry, tma_wgmma
 from .persistent import PersistentConfig, band_dividers
 from .registry import Config
+from .split_k_early import EarlySplitKConfig
 from .stream import StreamConfig
 from .tma_wgmma import LAYOUTS
 from .unaligned import UnalignedConfig
@@ -207,6 +208,8 @@ def configurations(
 ) -> list[Config]:
     """Configurations that can run this, without those that surely waste, if that leaves any.
 
+    Those for weights that may be read early are chosen apart (`split_k_early.best`).
+
     Args:
         aligned: all addresses are multiples of 16 bytes.
         pair, norm: as in `why_illegal`.
@@ -214,7 +217,8 @@ def configurations(
     legal = [
         config
         for config in registry.epilogue_configurations()
-        if config.layout == layout
+        if not isinstance(config, EarlySplitKConfig)
+        and config.layout == layout
         and config.dtype == dtype
         and (aligned or getattr(config, "any_alignment", False))
         and why_illegal(config, shape, batch, lines, pair, norm) is None

@@ -26,6 +26,7 @@ ENTRIES = {
     "ws": "persistent",
     "any": "unaligned",
     "st": "stream",
+    "ce": "split_k_early",
 }
 #: the end of a name -> the mode: ``o`` is PDL, ``l`` its late trigger, ``s`` one CTA per SM
 MODES = {
@@ -39,6 +40,7 @@ _LAUNCHES = {
     "small": r"w(?P<warps_m>\d+)x(?P<warps_n>\d+)x(?P<warps_k>\d+)/c(?P<cluster_split_k>\d+)",
     "fallback": r"c(?P<cluster_split_k>\d+)",
     "split_k": _BANDS,
+    "split_k_early": r"c(?P<cluster_split_k>\d)",
     "unaligned": _BANDS,
     "split_k_two_pass": r"(?:c1)?p(?P<split_k>\d+)",
     "stream": r"c1",

@@ -11,11 +11,22 @@ from typing import Any
 from sassafras.core import SassafrasError
 
 from ..problem.shape import LAYOUTS, Shape
-from . import fallback, persistent, small, split_k, split_k_two_pass, stream, unaligned
+from . import (
+    fallback,
+    few_rows,
+    persistent,
+    small,
+    split_k,
+    split_k_early,
+    split_k_two_pass,
+    stream,
+    unaligned,
+)
 from .fallback import FallbackConfig, FallbackInstance
 from .persistent import PersistentConfig, PersistentInstance
 from .small import SmallConfig, SmallInstance
 from .split_k import SplitKConfig, SplitKInstance
+from .split_k_early import EarlyInstance, EarlySplitKConfig
 from .split_k_two_pass import PartialsInstance, TwoPassSplitKConfig
 from .stream import StreamConfig, StreamInstance
 from .unaligned import UnalignedConfig, UnalignedInstance
@@ -64,9 +75,15 @@ class Kernel:
         return (*self.task, *self.other, *self.epilogue)
 
 
-def _of(module: Any, configuration: Any, instance: Any) -> Kernel:
-    found = (getattr(module, f"{part}INSTANCES", ()) for part in ("", "OTHER_", "EPILOGUE_"))
-    return Kernel(configuration, instance, module.configurations, *found)
+def _of(module: Any, configuration: Any, instance: Any, *more: Any) -> Kernel:
+    """A module's kernel, and instances of it that further modules have."""
+
+    def found(part: str) -> tuple[Any, ...]:
+        lists = (getattr(m, f"{part}INSTANCES", ()) for m in (module, *more))
+        return tuple(dict.fromkeys(i for instances in lists for i in instances))
+
+    parts = map(found, ("", "OTHER_", "EPILOGUE_"))
+    return Kernel(configuration, instance, module.configurations, *parts)
 
 
 #: kernels by their names (`Configuration.FAMILY`)
@@ -75,11 +92,12 @@ KERNELS = {
     for kernel in (
         _of(small, SmallConfig, SmallInstance),
         _of(fallback, FallbackConfig, FallbackInstance),
-        _of(split_k, SplitKConfig, SplitKInstance),
+        _of(split_k, SplitKConfig, SplitKInstance, few_rows),
         _of(persistent, PersistentConfig, PersistentInstance),
         _of(unaligned, UnalignedConfig, UnalignedInstance),
         _of(split_k_two_pass, TwoPassSplitKConfig, PartialsInstance),
         _of(stream, StreamConfig, StreamInstance),
+        _of(split_k_early, EarlySplitKConfig, EarlyInstance),
     )
 }
 

@@ -1,4 +1,4 @@
-// Thin wrappers around PTX instructions, as in ptx_hopper.cuh, that the stream kernel alone uses.
+// Thin wrappers around PTX instructions, as in ptx_hopper.cuh, for kernels that read what is fixed before the launch ahead has ended.
 #pragma once
 #include "ptx_hopper.cuh"
 
@@ -21,6 +21,12 @@ __device__ __forceinline__ void copy_row_once(u32 to, const void *from, u32 byte
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
+
+// 16 bytes that nothing writes, `ok` false: zeros. It may come before wait_for_predecessors.
+__device__ __forceinline__ void load_fixed(u32 (&to)[4], const void *from, bool ok) { load_global(to, from, ok); }
+
+// start_successors before this CTA has waited. The kernel says why that is safe.
+__device__ __forceinline__ void start_successors_at_once() { start_successors(); }
 
 // 1 / sqrt(x) with some 22 bits.
 __device__ __forceinline__ float reciprocal_root(float x) {

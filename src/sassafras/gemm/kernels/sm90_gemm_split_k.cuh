@@ -25,6 +25,8 @@
 //   LEAD         stages by which the first of two multipliers is ahead at the end, so that it stores while the other multiplies
 //   LEAVES       parts only leave their sums
 //   EPILOGUE     batches, and what epilogue.cuh describes; grid: tiles of m times matrices of the batch
+//   EARLY_B      with EPILOGUE: the problem says `early` where the caller's B was written before the launch ahead of this one began.
+//                What of it fits into the stages is copied before that launch has ended, the caller's A after its end
 //
 // Launch: grid (slices, tiles of n, tiles of m) or as `Place` says; a cluster of 1 to 8 slices; 128 * CONSUMERS + 32 threads; dynamic
 // shared memory `with_sums(slices)`. Requires leading dimensions that are multiples of 8 elements and bases aligned to 16 bytes (C's
@@ -46,6 +48,16 @@ struct SplitKProblem {
     int last_row, last_column; // where the last tiles begin, at most (hopper_tile.cuh)
     int stage_bytes;           // that arrive for a stage
     int band;                  // see `Place`; 0: as described above
+};
+
+struct EarlySplitKProblem : SplitKProblem {
+    int early;
+};
+template <bool EARLY_B> struct SplitKProblemOf {
+    using Type = SplitKProblem;
+};
+template <> struct SplitKProblemOf<true> {
+    using Type = EarlySplitKProblem;
 };
 
 // Which tile a CTA has, and which slice or part of k. The GPU places CTAs that follow each other in one GPC, 16 or so, and what
@@ -70,13 +82,14 @@ template <bool ALONE, bool LEAVES> struct Place {
 };
 
 template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool BF16, bool SWAPPED, int BLOCKS, int LEAD = 0,
-          bool LEAVES = false, bool EPILOGUE = false>
+          bool LEAVES = false, bool EPILOGUE = false, bool EARLY_B = false>
 struct SplitK {
-    using Problem = typename ProblemOf<EPILOGUE, SplitKProblem>::Type;
+    using Problem = typename ProblemOf<EPILOGUE, typename SplitKProblemOf<EARLY_B>::Type>::Type;
     static constexpr int REGISTERS = BN / 2, MULTIPLIERS = 128 * CONSUMERS, THREADS = MULTIPLIERS + 32;
     static_assert(BM == 64 * CONSUMERS, "64 rows a warpgroup");
     static_assert(LEAD == 0 || (CONSUMERS == 2 && LEAD < STAGES), "the first is ahead by stages that are there");
     static_assert(!LEAVES || !EPILOGUE, "an epilogue wants whole sums");
+    static_assert(!EARLY_B || EPILOGUE, "a layer has an epilogue");
     using A = Operand<BM, A_MN, 1>;
     using B = Operand<BN, B_MN, 1>;
     static constexpr int BLOCK = A::BYTES + B::BYTES, STAGE = BLOCKS * BLOCK;
@@ -206,12 +219,33 @@ struct SplitK {
         barrier_init_fence();
     }
 
+    // Copies of the first stages' contents, one of the operands alone. The caller's B (FIXED) comes first, and says what all bring.
+    template <bool FIXED>
+    static __device__ __forceinline__ void load_first(const Problem &p, const Tile &at_tile, u32 base, int first, int stages) {
+        for (int k = 0; k < stages; ++k) {
+            const u32 full = base + BARRIERS_AT + 16 * k, tile = base + k * STAGE;
+            if constexpr (FIXED) barrier_expect(full, p.stage_bytes);
+#pragma unroll
+            for (int block = 0; block < BLOCKS; ++block) {
+                const int at = ((first + k) * BLOCKS + block) * TILE_K;
+                const u32 to_a = tile + block * BLOCK;
+                if constexpr (FIXED == SWAPPED)
+                    A::load(to_a, p.map_a, at_tile.row, at, 0, 0, full, p.out.batch_a ? batch_of(p) : 0);
+                else
+                    B::load(to_a + A::BYTES, p.map_b, at_tile.column, at, 0, 0, full, p.out.batch_b ? batch_of(p) : 0);
+            }
+        }
+    }
+
     // Copies of stage contents from..to-1 of this CTA's slice. AGAIN: some stages are used again.
     template <bool AGAIN>
     static __device__ __forceinline__ void load(const Problem &p, const Tile &at_tile, u32 base, int first, int from, int to) {
         const int row = at_tile.row, column = at_tile.column;
         int stage = from; // below STAGES
         u32 phase = 1;
+        if constexpr (EARLY_B) {
+            if (from == STAGES) stage = phase = 0;
+        }
         for (int k = from; k < to; ++k) {
             const u32 full = base + BARRIERS_AT + 16 * stage, tile = base + stage * STAGE;
             if (AGAIN && k >= STAGES) barrier_wait<1>(full + 8, phase);
@@ -248,22 +282,32 @@ struct SplitK {
         const Tile tile(p, EPILOGUE ? tile_row(p) : place.row, place.column);
         const int first = place.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
         float acc[REGISTERS];
+        [[maybe_unused]] const int loaded = min(tiles, EARLY_B ? STAGES : EARLY); // stages, before the others go on
 
         if (warp == 4 * CONSUMERS) {
             if (elected()) {
                 prefetch_map(p.map_a); // under way while barriers are initialised
                 prefetch_map(p.map_b);
                 initialise<0, EARLY>(base);
+                if constexpr (EARLY_B) {
+                    initialise<EARLY, STAGES>(base);
+                    if (p.early) load_first<true>(p, tile, base, first, loaded);
+                }
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
                 if (!p.late) start_successors();
-                load<false>(p, tile, base, first, 0, min(tiles, EARLY));
-                initialise<EARLY, STAGES>(base);
+                if constexpr (EARLY_B) {
+                    if (p.early) load_first<false>(p, tile, base, first, loaded);
+                    else load<false>(p, tile, base, first, 0, loaded);
+                } else {
+                    load<false>(p, tile, base, first, 0, min(tiles, EARLY));
+                    initialise<EARLY, STAGES>(base);
+                }
                 if (slices > 1) expect_sums(base, slice, slices);
             }
             sync_warp();
             arrive_threads(READY, THREADS);      // the multiplying warps go on, this one does not wait for them
             if (slices > 1) arrive_at_cluster(); // the other slices may send
-            if (elected()) load<true>(p, tile, base, first, EARLY, tiles);
+            if (elected()) load<true>(p, tile, base, first, EARLY_B ? loaded : EARLY, tiles);
             sync_warp();
         } else {
 #pragma unroll

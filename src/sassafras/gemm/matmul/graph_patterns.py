@@ -59,6 +59,15 @@ def pair(node: Any) -> LayerCall | None:
     return None
 
 
+def halves(node: Any) -> tuple[Any, ...]:
+    """What a `pair`'s node multiplies: the product of both halves, or the gate's and up's."""
+    for first, second in (node.args, node.args[::-1]):
+        if (inside := _silu(first, set())) is not None:
+            gate, up = _half(inside, set())[0], _half(second, set())[0]
+            return (gate,) if gate is up else (gate, up)
+    return ()
+
+
 def residual(node: Any) -> tuple[Any, Any] | None:
     """(the sum, what is added) where a product's only reader, behind reshapes, adds a tensor as large."""
     inner = node

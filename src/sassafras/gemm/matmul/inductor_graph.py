@@ -2,7 +2,8 @@
 
 `rewrite` turns products of ours (``sassafras::mm``, ``::fused``) into ``sassafras::layer``: SwiGLU's pair, a
 residual's sum behind a product, an RMS norm ahead of it, and weights that nothing in the graph writes, which
-are read before the launch ahead has ended.
+are read before the launch ahead has ended. For more rows than the stream kernel has, norms and pairs become
+``sassafras::rms_norm`` and ``::gated`` between products of ours: launches that overlap those around them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 
 import torch
 
-from ..configs.stream import LEAST_CONSTANT, StreamConfig
-from . import api, plain_tensors
-from .graph_patterns import FILE, known, pair, product, residual, rms_norm, same_columns
+from ..configs.stream import LEAST_CONSTANT
+from . import api, plain_tensors, rows_op
+from .graph_patterns import FILE, halves, known, pair, product, residual, rms_norm, same_columns
 from .layer_op import LayerCall, layer
 from .problem import Problem
 
@@ -30,6 +31,10 @@ _PRODUCTS = {
     _aten.addmm.default,
     _aten.bmm.default,
 }
+#: what `rewrite` puts into graphs
+_PUT = {layer, rows_op.rms_norm, rows_op.gated}
+#: most rows for which launches between products are ours: then reading the weights is most of a product
+MOST_ROWS = 64
 _VIEWS = {_aten.permute.default, _aten.reshape.default, _aten.t.default, _aten.transpose.int}
 
 
@@ -37,13 +42,17 @@ def rewrite(graph: Any) -> int:
     """Put the operator into a graph of Inductor's; how many were put there.
 
     A place is rewritten where nothing else reads what lies between, extents are known, and the chooser lets
-    the stream kernel serve it, which is compiled here: the first run has it.
+    a kernel serve it that overlaps the launch ahead, which is compiled here: the first run has it.
     """
     if api._engine is None:
         return 0
     for node in list(graph.nodes):  # first: pairs are products behind norms, too
-        if (call := pair(node)) is not None and _serves(call):
+        if (call := pair(node)) is None:
+            continue
+        if _serves(call):
             _put(graph, node, call)
+        else:
+            _gate(graph, node, call)
     calls = {node: call for node in graph.nodes if (call := _call(node)) is not None}
     normed, moved = _normed(calls), dict[Any, Any]()  # what was replaced -> what stands there
     for node, call in calls.items():
@@ -57,7 +66,41 @@ def rewrite(graph: Any) -> int:
             if fixed != call and _serves(fixed):
                 moved[node] = _put(graph, node, fixed)
                 break
-    return sum(node.target is layer for node in graph.nodes)
+    for root in dict.fromkeys(_behind_reshapes(node.args[0]) for node in graph.nodes if node.target is layer):
+        _norm(graph, root)
+    return sum(node.target in _PUT for node in graph.nodes)
+
+
+def _gate(graph: Any, node: Any, call: LayerCall) -> None:
+    """Let a kernel of ours multiply the halves of a product, or two products, that ours serve."""
+    operands = halves(node)
+    values = [known(t) for t in operands]
+    plain = call._replace(other=None, activation="none", constant=_constant(call))
+    if any(v is None for v in values) or not _serves(plain):
+        return
+    if rows_op.serves(MOST_ROWS, True, *values):
+        _replace(graph, node, rows_op.gated, operands[0], *operands[1:])
+
+
+def _norm(graph: Any, root: Any) -> None:
+    """Let a kernel of ours normalise what a kernel of ours has left to one, or an input."""
+    if (found := rms_norm(root)) is None or root.target in _PUT:
+        return
+    x, weight, eps = found
+    ahead = _behind_reshapes(x)
+    if ahead.op != "placeholder" and ahead.target is not layer:
+        return  # Inductor normalises it in the kernel that computes it
+    constant = _unwritten(weight) and _behind_product(x)
+    if rows_op.serves(MOST_ROWS, False, known(x), known(weight), constant):
+        _replace(graph, root, rows_op.rms_norm, x, weight, eps, constant)
+
+
+def _replace(graph: Any, node: Any, target: Any, *args: Any) -> None:
+    """Let a call stand in a node's place."""
+    with graph.inserting_before(node):
+        made = _reshaped(graph, _added(graph, target, *args), [*node.meta["val"].shape])
+    node.replace_all_uses_with(made)
+    _drop(graph, node)
 
 
 def _call(node: Any) -> LayerCall | None:
@@ -141,7 +184,7 @@ def _writes(reader: Any) -> bool:
 
 
 def _serves(call: LayerCall) -> bool:
-    """Whether the stream kernel serves it; that is compiled, then."""
+    """Whether a kernel serves it that overlaps the launch ahead; that is compiled, then."""
     engine, nodes = api._engine, [t for t in call[:6] if t is not None]
     values: dict[Any, Any] = {node: known(node) for node in nodes}
     if any(value is None for value in values.values()):
@@ -159,12 +202,17 @@ def _serves(call: LayerCall) -> bool:
         return False
     where = a.device.index or 0, int(a.dtype == torch.bfloat16)
     problem = Problem(*where, m, total, k, 1, k, b.stride(1), width, 1, extra=call.product.extra)
-    if not isinstance(engine.choose(problem).config, StreamConfig):  # type: ignore[union-attr]
+    if not _overlaps(engine.choose(problem).config):  # type: ignore[union-attr]
         return False
     for _ in range(2):  # a second time with the kernel that has been compiled
         engine.serve(tuple(problem))  # type: ignore[union-attr]
         api.settle()
     return True
+
+
+def _overlaps(config: Any) -> bool:
+    """Whether a launch of this configuration may read its weights early."""
+    return config is not None and ("early", "i32") in config.instance.parameters
 
 
 def _put(graph: Any, node: Any, call: LayerCall) -> Any:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..configs.epilogue import bits
 from .driver import Driver, LaunchConfig, launch_config
 from .plan import KernelPlan, LaunchPlan
-from .problem import MatmulCall, Problem, ReadCall, read
+from .problem import MatmulCall, Problem, ReadCall, read, read_rows
 
 #: CU_STREAM_PER_THREAD: another stream in every thread, which torch's allocator does not know
 PER_THREAD = 2
@@ -197,6 +198,10 @@ class PythonLauncher:
         if code == 0:
             self._count("ours")
             return c
+        self._refused(problem, kernel, code)
+        return self._by_torch(asked)
+
+    def _refused(self, problem: Problem, kernel: KernelLauncher, code: int) -> None:
         self._count("refused")
         with self._lock:
             if self._plans.get(problem) is kernel:  # unless another one serves by now
@@ -205,9 +210,27 @@ class PythonLauncher:
             f"sassafras.matmul: a kernel could not be launched (error {code}) for {problem.shape}; "
             "torch serves this problem from now on",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-        return self._by_torch(asked)
+
+    def rows(self, gated: bool, a: Any, other: Any, out: Any, eps: float, constant: bool) -> Any:
+        """`read_rows`'s call. True: a kernel was launched; False: torch serves; None: no plan can; a problem:
+        it has no plan yet."""
+        if not all(self._torch.plain(t) for t in (a, other, out) if t is not None):
+            return None
+        if (found := read_rows(gated, a, other, out, constant, self._torch.device_type)) is None:
+            return None
+        problem, values = found
+        if problem not in self._plans:
+            return tuple(problem)
+        kernel = self._plans[problem]
+        if kernel is None or not self._torch.admit(out):
+            return False
+        values["eps"] = bits(eps) & 0xFFFFFFFF
+        stream = self._torch.stream(problem.device)
+        if code := kernel.launch(self._torch, problem.device, values, stream):
+            self._refused(problem, kernel, code)
+        return code == 0
 
     def key(self, *call: Any) -> tuple[int, ...] | None:
         """The problem as a tuple (`Problem`), None when no plan can serve it."""

@@ -19,6 +19,7 @@ from sassafras.core import DeviceError, SassafrasError
 
 from ..build import launcher as build
 from ..build.cubins import ARCH, cached_path, cubin, default_cache
+from ..configs import rows
 from ..configs.backward import PART
 from ..configs.epilogue import NUMBERS
 from ..configs.registry import Config, Instance
@@ -31,8 +32,8 @@ from .choice import chooser_of, member_of
 from .cublaslt import LtMember
 from .driver import Driver
 from .launcher_python import KernelLauncher, PythonLauncher, Torch, compiled
-from .plan import KernelPlan, first_legal, plan, why_illegal
-from .problem import BETA, BIAS, DTYPES, MatmulCall, Problem, read
+from .plan import KernelPlan, first_legal, plan, plan_alone, why_illegal
+from .problem import BETA, BIAS, CONSTANT, DTYPES, GATED, MatmulCall, Problem, read
 
 #: cubins that come with the package, named as in the cache; there may be none
 SHIPPED = DATA / "cubins"
@@ -183,6 +184,24 @@ class Planner:
                 served = Choice("torch", None, None, 1.0, str(error))
                 self.note(f"{problem.shape}: {error}")
             self.served[problem] = served
+
+    def serve_rows(self, key: tuple[int, ...]) -> bool:
+        """The same for what stands between products (`read_rows`); whether a kernel serves it."""
+        problem = Problem(*key)
+        gated, constant = problem.transposed == GATED, bool(problem.extra & CONSTANT)
+        place = DTYPES[problem.dtype], problem.m, problem.n, problem.k, constant
+        with self._lock:
+            self.launcher.add_torch(problem)  # until its kernel is there
+            if self.gpu(problem.device).chooser is None or (found := rows.chosen(gated, *place)) is None:
+                return False
+            instance, launch = found
+            code, _ = self._code(instance, lambda: self.launcher.remove(problem))
+            if code is None:
+                return False
+            function = self._function(problem.device, instance, code)
+            context = self.driver.context(problem.device)
+            self.launcher.add_kernel(problem, context, (function,), plan_alone(instance, launch))
+            return True
 
     def _serve(self, problem: Problem) -> Choice:
         choice = self.choose(problem)

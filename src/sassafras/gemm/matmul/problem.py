@@ -336,6 +336,52 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
     return ReadCall(problem, at_a, at_b, at_c, at_bias, at_addend, at_norm, leading)
 
 
+#: `Problem.transposed` of what stands between products
+RMS_NORM, GATED = 4, 8
+
+
+def read_rows(
+    gated: bool, a: Any, other: Any, out: Any, constant: bool = False, device_type: str = "cuda"
+) -> tuple[Problem, dict[str, int]] | None:
+    """What a call of plain tensors (of stand-ins without memory, `out` None) asks of kernels that work row by
+    row (`configs.rows`): problem, and addresses by parameter; None for what none of them reads.
+
+    The problem's m, n and k are C's lines and columns, and elements from line to line of `a`.
+
+    Args:
+        gated: out = silu(a) * other, where a's lines hold both halves if there is no `other`; otherwise `out`
+            is `a`, RMS-normalised, times `other`.
+        constant: `other` was written before the launch ahead of this one began.
+    """
+    import torch
+
+    tensors = [t for t in (a, other, out) if t is not None]
+    if a.device.type != device_type or a.dtype not in (torch.float16, torch.bfloat16) or a.dim() < 1:
+        return None
+    if any((t.dtype, t.device) != (a.dtype, a.device) or not t.is_contiguous() for t in tensors):
+        return None
+    line = a.shape[-1]
+    columns = line // 2 if gated and other is None else line
+    if not a.numel() or (columns != line and line % 2):
+        return None
+    if other is not None and other.shape != (a.shape if gated else (line,)):
+        return None
+    lines, at = a.numel() // line, {}
+    if out is not None:
+        at = {"a": a.data_ptr(), "c": out.data_ptr()}
+        at["b"] = at["norm"] = at["a"] + 2 * columns if other is None else other.data_ptr()
+        taken = [(at["a"], a.numel()), (at["b"], 0 if other is None else other.numel())]
+        end = at["c"] + 2 * out.numel()
+        if out.shape != (*a.shape[:-1], columns) or any(address % 16 for address in at.values()):
+            return None
+        if any(begin < end and at["c"] < begin + 2 * count for begin, count in taken):
+            return None
+    kind, extra = GATED if gated else RMS_NORM, CONSTANT * constant
+    dtype = int(a.dtype == torch.bfloat16)
+    problem = Problem(a.device.index or 0, dtype, lines, columns, line, kind, 0, 0, 0, 0, 0, extra=extra)
+    return problem, at
+
+
 def _span(rows: int, columns: int, transposed: bool, leading: int) -> int:
     lines, width = (columns, rows) if transposed else (rows, columns)
     return (lines - 1) * leading + width

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..configs import epilogue, registry, stream
+from ..configs import epilogue, registry, split_k_early, stream
 from ..configs.epilogue import ALONE, Batch, Lines
 from ..configs.registry import Config
 from ..configs.stream import StreamConfig
@@ -90,6 +90,9 @@ def choose(
             instance = replace(fast.instance, dtype=dtype, epilogue=True)
             if (early := replace(fast, instance=instance)).stem in named:
                 return early, "few rows: the time is that of reading B, which starts early"
+        for few in split_k_early.best(shape, dtype) if aligned else ():
+            if epilogue.why_illegal(few, shape, batch, lines, pair) is None:
+                return few, "few rows: reading B starts before the launch ahead has ended"
     if batch.count == 1 and layout == "tn" and stream.best(shape):
         config, why = _as_plain(chooser, shape, layout, dtype, named)
         if isinstance(config, StreamConfig):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..configs import cost, stream
+from ..configs import cost, few_rows, stream
 from ..configs.fields import to_fields
 from ..configs.registry import Config
 from ..problem.shape import BACKWARD, Shape
@@ -34,9 +34,10 @@ OURS_BETTER = ((1e11, 1.02), (math.inf, 1.05))
 #: the same in layouts of the backward pass, whose selections were noisier (cuBLASLt's times with workspace)
 OURS_BETTER_BACKWARD = ((1e11, 1.03), (math.inf, 1.05))
 TORCH_BETTER = 1.05
-#: torch over the stream kernel at 1 and 4 rows: 1.04 to 1.20 on an H100 for layers of models, B from memory
+#: torch over what is chosen for few rows, on an H100 for layers of models, B from memory: the stream kernel
+#: 1.04 to 1.20 at 1 and 4 rows, `few_rows` 1.05 on average of 69 products of 16 to 64
 STREAMED = 1.04
-#: configurations of the stream kernel among `Selector.favourites`
+#: configurations for few rows among `Selector.favourites`
 _STREAMS = 3
 
 
@@ -182,7 +183,7 @@ class Selector:
 
     def _chosen(self, shape: Shape, layout: str, legal: Legal, translate: Translate) -> Choice:
         settings = self.settings
-        for config in stream.best(shape) if layout == "tn" else ():
+        for config in _few(shape, layout):
             if (served := translate(config)) is not None and legal(served):
                 return Choice("ours", served, None, STREAMED, "few rows: the time is that of reading B")
         if layout not in self._near:
@@ -215,7 +216,7 @@ class Selector:
         """What may run a shape, the most promising first: for a selection by measurement."""
         row, model = self.table.get(shape, layout), self._models.get(layout)
         known = [*(config for config, _ in row.ours)] if row else []
-        known += stream.best(shape)[:_STREAMS] if layout == "tn" else []
+        known += _few(shape, layout)[:_STREAMS]
         yield from (served for c in known if (served := translate(c)) is not None and legal(served))
         if model is None or layout not in self._winners:
             return
@@ -285,6 +286,11 @@ class Selector:
         mean = float(np.average(logs, weights=weights))
         spread = math.sqrt(float(np.average((np.array(logs) - mean) ** 2, weights=weights)))
         return math.exp(mean - self.settings.caution * spread)
+
+
+def _few(shape: Shape, layout: str) -> list[Config]:
+    """For few rows that are bound by reading B, the best first."""
+    return [*stream.best(shape), *few_rows.best(shape)] if layout == "tn" else []
 
 
 def _fits(config: Config, shape: Shape) -> bool:

@@ -110,6 +110,35 @@ PyObject *key_of(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     return key_tuple(call.key);
 }
 
+// rows(gated, a, other, out, eps, constant), of plain tensors: True: a kernel was launched; False: torch serves; None: no plan can;
+// the problem as a tuple: there is no plan yet
+PyObject *rows(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    auto *self = (Launcher *)object;
+    if (count != 6) {
+        PyErr_SetString(PyExc_TypeError, "gated, a, other, out, eps and constant are expected, by position");
+        return nullptr;
+    }
+    Rows read{args[1], args[2] == Py_None ? nullptr : args[2], args[3], args[0] == Py_True, args[5] == Py_True};
+    Arguments asked;
+    asked.a = read.a, asked.b = read.a, asked.out = read.out, asked.norm = read.other;
+    asked.eps = PyFloat_AsDouble(args[4]);
+    if (PyErr_Occurred()) return nullptr;
+    Call call;
+    if (!every(self, asked, unwrapped) || !every(self, asked, as_it_lies) ||
+        !read_rows(self->api, self->device_type, read, call))
+        Py_RETURN_NONE;
+    const auto at = self->plans->find(call.key);
+    if (at == self->plans->end()) return key_tuple(call.key);
+    const Held plan = at->second;
+    if (plan->kind != Kind::Kernel) Py_RETURN_FALSE;
+    const int may = admitted(self, asked.out);
+    if (may <= 0) return may < 0 ? nullptr : Py_NewRef(Py_False);
+    PyObject *scratch = nullptr;
+    const int code = enqueue(self, *plan, asked, call, call.c, scratch);
+    if (code == 0) Py_RETURN_TRUE;
+    return refused(self, plan, call, code) < 0 ? nullptr : Py_NewRef(Py_False);
+}
+
 // --- the table of plans --------------------------------------------------------------------------------------------
 
 // add_torch(key)
@@ -270,6 +299,7 @@ void dealloc(PyObject *object) {
 PyMethodDef methods[] = {
     {"linear", (PyCFunction)(void (*)(void))linear, METH_FASTCALL, "the call with a weight (n, k) as b's transpose"},
     {"raw", (PyCFunction)(void (*)(void))raw, METH_FASTCALL, "run a plan whatever modes are active"},
+    {"rows", (PyCFunction)(void (*)(void))rows, METH_FASTCALL, "run a plan of what stands between products"},
     {"key", (PyCFunction)(void (*)(void))key_of, METH_FASTCALL, "the problem as a tuple, or None"},
     {"add_torch", add_torch, METH_O, "let torch serve a problem"},
     {"add_kernel", add_kernel, METH_VARARGS, "let our kernels serve a problem"},

@@ -229,6 +229,16 @@ void give_up(Plans &plans, const Key &key, const Held &plan) {
     if (at != plans.end() && at->second == plan) at->second = std::make_shared<const Plan>();
 }
 
+// What follows from the driver's error: a warning. (-1: a Python error)
+int refused(Launcher *self, const Held &plan, const Call &call, int code) {
+    if (PyErr_Occurred()) return -1;
+    ++self->refused;
+    give_up(*self->plans, call.key, plan);
+    return PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                            "sassafras.matmul: a kernel could not be launched (error %d) for %lldx%lldx%lld; torch serves "
+                            "this problem from now on", code, (long long)call.key.m, (long long)call.key.n, (long long)call.key.k);
+}
+
 // The plan of this problem; null: Python has to look.
 Held planned(Launcher *self, const Arguments &asked, Call &call) {
     if (read(self->api, self->device_type, asked, call)) {
@@ -278,14 +288,7 @@ PyObject *run(Launcher *self, const Held &plan, const Arguments &asked, const Ca
     Py_XDECREF(made);
     if (PyErr_Occurred()) return nullptr;
     if (code == kTorch) return by_torch(self, asked, call);
-    ++self->refused;
-    give_up(*self->plans, call.key, plan);
-    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
-                         "sassafras.matmul: a kernel could not be launched (error %d) for %lldx%lldx%lld; torch serves "
-                         "this problem from now on", code, (long long)call.key.m, (long long)call.key.n,
-                         (long long)call.key.k) < 0)
-        return nullptr;
-    return by_torch(self, asked, call);
+    return refused(self, plan, call, code) < 0 ? nullptr : by_torch(self, asked, call);
 }
 
 } // namespace

@@ -270,4 +270,57 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
     return true;
 }
 
+// --- what stands between products ------------------------------------------------------------------------------
+
+constexpr uint8_t kRmsNorm = 4, kGated = 8; // Key::transposed
+
+// out = a's lines normalised and times other; or silu(a) * other, where a's lines hold both halves if there is no other. eps, constant:
+// as in Arguments.
+struct Rows {
+    PyObject *a, *other = nullptr, *out;
+    bool gated = false, constant = false;
+    double eps = 0;
+};
+
+bool tight(const DLTensor &t) {
+    int64_t step = 1;
+    for (int d = t.ndim - 1; d >= 0; --d) {
+        if (t.shape[d] != 1 && t.strides[d] != step) return false;
+        step *= t.shape[d];
+    }
+    return true;
+}
+
+// The twin of problem.py's read_rows: the key's m, n and k are C's lines and columns, and elements from line to line of a.
+bool read_rows(const ExchangeApi *api, int device_type, const Rows &asked, Call &call) {
+    DLTensor a, c, v;
+    if (!view(api, asked.a, a) || !view(api, asked.out, c) || a.device.type != device_type || !alike(c, a)) return false;
+    if (a.dtype.bits != 16 || a.dtype.lanes != 1 || (a.dtype.code != kFloat && a.dtype.code != kBfloat)) return false;
+    if (a.ndim < 1 || c.ndim != a.ndim || !tight(a) || !tight(c)) return false;
+    int64_t lines = 1;
+    for (int d = 0; d + 1 < a.ndim; ++d) {
+        if (a.shape[d] != c.shape[d]) return false;
+        lines *= a.shape[d];
+    }
+    const int64_t line = a.shape[a.ndim - 1], columns = asked.gated && !asked.other ? line / 2 : line;
+    if (c.shape[c.ndim - 1] != columns || lines * columns < 1 || (columns != line && line % 2)) return false;
+    call.a = address(a), call.c = address(c), call.bias = call.addend = call.norm = nullptr;
+    call.b = (char *)call.a + 2 * columns;
+    if (asked.other) {
+        if (!view(api, asked.other, v) || !alike(v, a) || !tight(v) || v.ndim != (asked.gated ? a.ndim : 1)) return false;
+        for (int d = 0; d < v.ndim; ++d)
+            if (v.shape[d] != (asked.gated ? a.shape[d] : line)) return false;
+        call.b = call.norm = address(v);
+        if (overlap(call.c, lines * columns, call.b, asked.gated ? lines * line : line)) return false;
+    }
+    if ((((uintptr_t)call.a | (uintptr_t)call.b | (uintptr_t)call.c) & 15) != 0) return false;
+    if (overlap(call.c, lines * columns, call.a, lines * line)) return false;
+    std::memset(&call.key, 0, sizeof(Key));
+    call.key.m = lines, call.key.n = columns, call.key.k = line;
+    call.key.device = a.device.id, call.key.dtype = a.dtype.code == kBfloat;
+    call.key.transposed = asked.gated ? kGated : kRmsNorm;
+    call.key.extra = asked.constant ? 128 : 0;
+    return true;
+}
+
 } // namespace

@@ -1,0 +1,62 @@
+"""Layers of 9 to 64 rows, bound by reading B from memory: which split-K kernel reads it fastest.
+
+Stages hold two blocks of 64 k: 256 bytes of each line of B at a time. The choice (`cost_us`) was fitted on an
+H100 to 60 layers of 16 and 64 rows, each behind a norm with its weights read early. Between plain kernels, on
+69 other products, it takes 1.01 times as long as the best of 19 kernels with k cut into 1 to 8 ranges
+(docs/experiments/hgemm-kernels.md).
+"""
+
+from __future__ import annotations
+
+from ..problem.launch import MULTIPROCESSORS, ceil_div
+from ..problem.shape import Shape
+from . import cost, stream
+from .base import Mode
+from .split_k import SplitKConfig, SplitKInstance
+from .tma_wgmma import TILE_K
+
+#: rows of A that the stream kernel does not serve, and that a tile of 64 holds
+FEWEST, MOST = stream.COLUMNS + 1, 64
+#: columns of a tile of 64 rows -> stages of 128 k
+RINGS = {32: 7, 48: 7, 64: 6, 96: 5, 112: 4, 128: 4, 160: 3, 192: 3}
+#: microseconds of a wave of CTAs, of a cluster, of a CTA in it; of a MB of A, and of B, that a multiprocessor
+#: reads
+_WAVE, _CLUSTER, _MEMBER, _OF_A, _OF_B = 1.43, 0.474, 0.284, 1.66, 4.49
+
+
+def _instances(dtype: str) -> tuple[SplitKInstance, ...]:
+    tiles = RINGS.items()
+    return tuple(SplitKInstance("tn", 64, width, ring, dtype=dtype, k_blocks=2) for width, ring in tiles)
+
+
+INSTANCES, OTHER_INSTANCES = _instances("fp16"), _instances("bf16")
+
+
+def cost_us(config: SplitKConfig, shape: Shape) -> float:
+    """Microseconds by which these kernels differ for a shape; the rest is memory's, whichever is taken.
+
+    They are those of waves of CTAs, of clusters, of A (from the L2, once a CTA), and of B as far as the CTAs
+    that read it are too few to keep memory busy.
+    """
+    i, slices = config.instance, config.cluster_split_k
+    lines = i.tile_m if i.swap_ab else i.tile_n
+    ctas, stages = ceil_div(shape.n, lines) * slices, ceil_div(i.k_tiles(shape), slices)
+    slots = cost.at_once(slices, cost.residents(config.threads, config.shared_bytes))
+    waves = [min(slots, ctas - first) for first in range(0, ctas, slots)]
+    line = 2e-6 * TILE_K * i.k_blocks * stages  # MB of a CTA's part of a line
+    read = line * lines * sum(ceil_div(at_once, MULTIPROCESSORS) for at_once in waves)
+    apart = (_CLUSTER + _MEMBER * slices) * (slices > 1)
+    of_a, of_b = read * shape.m / lines, read * min(1.0, MULTIPROCESSORS / ctas)
+    return _WAVE * len(waves) + apart + _OF_A * of_a + _OF_B * of_b
+
+
+def best(shape: Shape, least: int = stream.LEAST_ELEMENTS) -> list[SplitKConfig]:
+    """Configurations for 9 to 64 rows (layout tn), the best first; none for a B of fewer elements.
+
+    They may start while the launch ahead ends.
+    """
+    if not FEWEST <= shape.m <= MOST or shape.n * shape.k < least:
+        return []
+    every = (SplitKConfig(i, slices, mode=Mode(pdl=True)) for i in INSTANCES for slices in range(1, 9))
+    able = [config for config in every if config.why_illegal(shape) is None]
+    return sorted(able, key=lambda config: (cost_us(config, shape), config.rank))

@@ -1,0 +1,117 @@
+"""``torch.ops.sassafras.rms_norm`` and ``.gated``: what stands between the products of a compiled model.
+
+Their kernels (`configs.rows`) let the product behind them start, and read its weights, while they run.
+`inductor_graph` puts them into the graphs of compiled models, where products of ours are around them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import api, torch_op
+from .problem import read_rows
+
+_functional = torch.nn.functional
+
+
+def serves(most: int, gated: bool, a: Any, other: Any = None, constant: bool = False) -> bool:
+    """Whether a kernel serves a call of what stands for these in a graph; that is compiled, then.
+
+    Args:
+        most: lines of `a`, at most.
+        gated, a, other, constant: as `read_rows` takes them.
+    """
+    engine = api._engine
+    if engine is None or not (found := read_rows(gated, a, other, None, constant, engine.torch.device_type)):
+        return False
+    problem, _ = found
+    if problem.m > most:
+        return False
+    for _ in range(2):  # a second time with the kernel that has been compiled
+        if engine.serve_rows(tuple(problem)):
+            return True
+        api.settle()
+    return False
+
+
+def _launched(gated: bool, a: Any, other: Any, out: Any, eps: float = 0.0, constant: bool = False) -> bool:
+    """Whether a kernel was launched that writes `out`."""
+    if (engine := api._engine) is None:
+        return False
+    result = engine.launcher.rows(gated, a, other, out, eps, constant)
+    if isinstance(result, tuple):
+        engine.serve_rows(result)
+        result = engine.launcher.rows(gated, a, other, out, eps, constant)
+    return result is True
+
+
+# --- RMS norm ---------------------------------------------------------------------------------------------
+
+
+def _norm_by_torch(a: Any, norm: Any, eps: float, constant: bool = False) -> Any:
+    return _functional.rms_norm(a, norm.shape, norm, eps)
+
+
+def _norm_run(a: Any, norm: Any, eps: float, constant: bool = False) -> Any:
+    c = torch.empty(a.shape, dtype=a.dtype, device=a.device)
+    return c if _launched(False, a, norm, c, eps, constant) else _norm_by_torch(a, norm, eps).contiguous()
+
+
+def _norm_into(a: Any, norm: Any, eps: float, constant: bool, *, out: Any) -> None:
+    if not _launched(False, a, norm, out, eps, constant):
+        out.copy_(_norm_by_torch(a, norm, eps))
+
+
+def _norm_fake(a: Any, norm: Any, eps: float, constant: bool = False) -> Any:
+    return a.new_empty(a.shape)
+
+
+# --- silu(gate) * up --------------------------------------------------------------------------------------
+
+
+def _gated_by_torch(gate: Any, up: Any = None) -> Any:
+    if up is None:
+        gate, up = gate.chunk(2, dim=-1)
+    return _functional.silu(gate) * up
+
+
+def _gated_fake(gate: Any, up: Any = None) -> Any:
+    return gate.new_empty((*gate.shape[:-1], gate.shape[-1] // (2 if up is None else 1)))
+
+
+def _gated_run(gate: Any, up: Any = None) -> Any:
+    c = _gated_fake(gate, up)
+    return c if _launched(True, gate, up, c) else _gated_by_torch(gate, up).contiguous()
+
+
+def _gated_into(gate: Any, up: Any = None, *, out: Any) -> None:
+    if not _launched(True, gate, up, out):
+        out.copy_(_gated_by_torch(gate, up))
+
+
+def _lower(packet: Any) -> None:
+    """Let Inductor's programs call `into` with a C of their memory plan."""
+    from torch._inductor import ir, lowering
+    from torch._inductor.virtualized import V
+
+    dispatched = lowering.fallback_handler(packet.default, add_to_fallback_set=False)
+
+    def lowered(*given: Any) -> Any:
+        node = V.graph.current_node
+        if V.graph.cpp_wrapper or not node.args[0].meta["val"].is_contiguous():
+            return dispatched(*given)
+        tensors = [g for g in given if isinstance(g, ir.IRNode)]
+        more = tuple(g for g in given if g is not None and not isinstance(g, ir.IRNode))
+        inputs = [ir.ExternKernel.realize_input(tensor) for tensor in tensors]
+        layout, name = ir.FallbackKernel.tensor_to_layout(node.meta["val"]), packet.default._opname
+        called = f"torch.ops.sassafras.{name}.into"
+        return ir.TensorBox.create(ir.ExternKernelOut(layout, inputs, more, python_kernel_name=called))
+
+    lowering.add_needs_realized_inputs(packet.default)
+    lowering.register_lowering(packet.default, type_promotion_kind=None)(lowered)
+
+
+rms_norm = torch_op.register("rms_norm", _norm_run, _norm_by_torch, _norm_into, _norm_fake, _lower)
+gated = torch_op.register("gated", _gated_run, _gated_by_torch, _gated_into, _gated_fake, _lower)

@@ -1,0 +1,62 @@
+"""Layers of 9 to 64 rows: which kernels they may take, which is chosen, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from sassafras.gemm.configs import few_rows, registry, stream
+from sassafras.gemm.problem.launch import MULTIPROCESSORS, ceil_div
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select.selector import Selector
+from sassafras.gemm.select.table import TunedTable, shipped_path
+
+
+def test_every_kernel_is_compiled_once() -> None:
+    for instance in (*few_rows.INSTANCES, *few_rows.OTHER_INSTANCES):
+        assert instance.why_illegal() is None
+    for instances in (registry.INSTANCES, registry.OTHER_INSTANCES):
+        assert len(set(instances)) == len(instances)
+    assert set(few_rows.INSTANCES) <= set(registry.INSTANCES)
+    assert set(few_rows.OTHER_INSTANCES) <= set(registry.OTHER_INSTANCES)
+
+
+@pytest.mark.parametrize(("rows", "able"), [(8, False), (9, True), (64, True), (65, False)])
+def test_only_few_rows_of_a_large_layer(rows: int, able: bool) -> None:
+    assert bool(few_rows.best(Shape(rows, 5120, 13824))) == able
+    assert not few_rows.best(Shape(rows, 1024, 1024))
+    assert bool(few_rows.best(Shape(rows, 1024, 1024), 0)) == able
+    assert not few_rows.best(Shape(rows, 5120, 13822)), "lines of B that no copy reads"
+
+
+def test_what_the_choice_weighs() -> None:
+    def chosen(text: str) -> tuple[int, int]:
+        shape = Shape.parse(text)
+        best = few_rows.best(shape)[0]
+        return best.instance.tile_n, best.tiles(shape)[1] * best.cluster_split_k
+
+    for text in ("64x5120x13824", "16x12288x4096", "64x24576x6144", "40x3072x8192", "16x4096x11008"):
+        width, ctas = chosen(text)
+        full = ceil_div(ctas, MULTIPROCESSORS) * MULTIPROCESSORS
+        assert ctas >= 0.7 * full, f"{text}: {width} columns, {ctas} CTAs"
+    # 36864 lines are many waves whichever tile they have; with 64 rows A costs less by wide ones
+    assert chosen("64x36864x3456")[0] > 64
+    shape = Shape(64, 8192, 8192)
+    costs = [few_rows.cost_us(config, shape) for config in few_rows.best(shape)]
+    assert costs == sorted(costs) and costs[0] > 0
+
+
+def test_it_serves_what_no_table_has() -> None:
+    chooser = Selector(TunedTable.load(shipped_path("NVIDIA H200")))
+
+    def chosen(shape: Shape, layout: str = "tn") -> object:
+        return chooser.choose(shape, layout, lambda config: True).config
+
+    for rows in (9, 17, 64):
+        shape = Shape(rows, 5120, 13824)
+        assert chooser.table.get(shape, "tn") is None
+        assert chosen(shape) == few_rows.best(shape)[0]
+        assert list(chooser.favourites(shape, "tn", lambda config: True))[:3] == few_rows.best(shape)[:3]
+        assert chosen(shape, "nn") not in few_rows.best(shape)
+    tuned = Shape(64, 4096, 4096)
+    assert chooser.table.get(tuned, "tn") is not None and chosen(tuned) not in few_rows.best(tuned)
+    assert stream.best(Shape(8, 5120, 13824)) and not few_rows.best(Shape(8, 5120, 13824))

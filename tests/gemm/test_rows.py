@@ -1,0 +1,369 @@
+"""What stands between a model's products: kernels on the CPU, operators, compiled models."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import sassafras  # noqa: E402
+from sassafras.core import ToolMissing  # noqa: E402
+from sassafras.gemm.build.cubins import KERNELS, cubin  # noqa: E402
+from sassafras.gemm.configs import rows, split_k_early  # noqa: E402
+from sassafras.gemm.configs.epilogue import bits  # noqa: E402
+from sassafras.gemm.configs.rows import GatedInstance, RmsNormInstance  # noqa: E402
+from sassafras.gemm.matmul import api as room  # noqa: E402
+from sassafras.gemm.matmul.planner import Planner  # noqa: E402
+from sassafras.gemm.matmul.problem import CONSTANT, Problem, read_rows  # noqa: E402
+from sassafras.gemm.select.selector import Choice  # noqa: E402
+from sassafras.sass import Program  # noqa: E402
+from sassafras.sass.program import parameters  # noqa: E402
+from sassafras.validate import Validator  # noqa: E402
+
+from . import stand_in  # noqa: E402
+from .hopper_launch import HERE, emulated, rounded, values  # noqa: E402
+from .test_layer import Block, Spelled, graphs  # noqa: E402
+from .test_matmul_fused import Install, cache, close, engine, half, install, launches, library  # noqa: E402
+
+__all__ = ["cache", "engine", "graphs", "install", "library"]  # fixtures
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+#: of one warp and more, of one vector a thread and more
+INSTANCES: list[Any] = [
+    RmsNormInstance("fp16", 64, 1),
+    RmsNormInstance("bf16", 32, 4),
+    RmsNormInstance("fp16", 128, 2),
+    GatedInstance("fp16", 32),
+    GatedInstance("bf16", 64),
+]
+
+
+def build(shared: Path, edit: Callable[[str], str] = lambda text: text) -> Path:
+    """The emulator of the kernels, compiled once a run; `edit` spoils their text."""
+    names = ("epilogue", "sm90_rows")
+    files = {f"{name}.cuh": edit((KERNELS / f"{name}.cuh").read_text()) for name in names}
+    files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
+    files["ptx_stream.cuh"] = (HERE / "stream_emulator.hpp").read_text()
+    table = " ".join(f"X({n}, {i.template.replace(',', ' COMMA')})" for n, i in enumerate(INSTANCES))
+    return emulated(shared, "emulated_rows.cpp", files, INSTANCES=table)
+
+
+def run(program: Path, number: int, arrays: dict[str, Any], plan: Any, folder: Path, eps: float) -> Any:
+    """C's patterns, or what is wrong."""
+    for name, array in arrays.items():
+        array.tofile(folder / name)
+    instance = INSTANCES[number]
+    words = [number, *plan.grid[:2], plan.threads, plan.shared_bytes]
+    words += [name if name in arrays else "-" for name in ("a", "b", "norm", "c")]
+    for name, kind in instance.parameters:
+        if kind.startswith("*"):
+            words.append(name)
+        else:
+            words += ["float", bits(eps)] if kind == "f32" else ["int", plan.scalars[name]]
+    (folder / "job").write_text(" ".join(map(str, words)))
+    command: Sequence[str] = [str(program), "job"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        return done.stderr.strip() or f"status {done.returncode}"
+    if (np.fromfile(folder / "c.stores", np.uint8) != 1).any():
+        return "an element was not stored once"
+    return np.fromfile(folder / "c", np.uint16).reshape(arrays["c"].shape)
+
+
+def right(found: Any, wanted: np.ndarray, dtype: str) -> str:
+    """What is wrong, ``""`` when nothing is."""
+    if isinstance(found, str):
+        return found
+    unit = 2.0**-8 if dtype == "bf16" else 2.0**-11
+    wrong = ~(np.abs(values(found, dtype) - wanted) <= np.abs(wanted) * (unit + 2e-6) + 2.0**-25)
+    return f"{wrong.sum()} of {wrong.size} wrong" if wrong.any() else ""
+
+
+def normed(
+    program: Path, number: int, folder: Path, m: int, k: int, *, early: bool = False, gap: int = 0,
+    size: float = 1.0, eps: float = 1e-5,
+) -> str:  # fmt: skip
+    instance, rng = INSTANCES[number], np.random.default_rng(k)
+    a = rounded(size * rng.standard_normal((m, k + gap)), instance.dtype)
+    norm = rounded(1 + 0.2 * rng.standard_normal(k), instance.dtype)
+    x = values(a, instance.dtype)[:, :k]
+    wanted = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * values(norm, instance.dtype)
+    assert instance.why_illegal(m, k, k + gap) is None
+    arrays = {"a": a, "norm": norm, "c": np.zeros((m, k), np.uint16)}
+    found = run(program, number, arrays, instance.launch(m, k, k + gap, early), folder, eps)
+    return right(found, wanted, instance.dtype)
+
+
+def multiplied(program: Path, number: int, folder: Path, m: int, n: int) -> str:
+    instance, rng = INSTANCES[number], np.random.default_rng(n)
+    gate, up = (rounded(2 * rng.standard_normal((m, n)), instance.dtype) for _ in range(2))
+    x = values(gate, instance.dtype)
+    wanted = x / (1 + np.exp(-x)) * values(up, instance.dtype)
+    arrays = {"a": gate, "b": up, "c": np.zeros((m, n), np.uint16)}
+    return right(run(program, number, arrays, instance.launch(m, n, n), folder, 0.0), wanted, instance.dtype)
+
+
+@needs_compiler
+def test_rows_are_normalised(shared: Path, tmp_path: Path) -> None:
+    program = build(shared)
+    for number, instance in enumerate(INSTANCES[:3]):
+        for turn, (m, k) in enumerate(((1, 8), (3, 264), (2, instance.most))):
+            found = normed(program, number, tmp_path, m, k, early=turn % 2 == 1, gap=8 * turn)
+            assert found == "", f"{instance.name}, {m} x {k}"
+    for size, eps in ((2.0**13, 1e-5), (2.0**-13, 1e-12)):
+        assert normed(program, 0, tmp_path, 2, 512, size=size, eps=eps) == ""
+
+
+@needs_compiler
+def test_pairs_are_multiplied(shared: Path, tmp_path: Path) -> None:
+    program = build(shared)
+    for number in (3, 4):
+        for m, n in ((1, 8), (3, 264), (2, 1024)):
+            assert multiplied(program, number, tmp_path, m, n) == "", f"{INSTANCES[number].name}, {m} x {n}"
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("        wait_for_predecessors();\n#pragma", "#pragma", "does not wait"),
+        ("if (p.early) {", "if (true) {", "does not wait"),  # where it may not be read early
+        ("if (column(i) >= p.k) break;", "", "store outside"),
+        ("sum * reciprocal", "1.1f * sum * reciprocal", "wrong"),
+    ],
+)
+def test_a_spoilt_norm_is_found(shared: Path, tmp_path: Path, before: str, after: str, said: str) -> None:
+    def edit(text: str) -> str:
+        return text.replace(before, after)
+
+    spoilt = build(shared, edit)
+    assert edit((KERNELS / "sm90_rows.cuh").read_text()) != (KERNELS / "sm90_rows.cuh").read_text()
+    assert said in normed(spoilt, 0, tmp_path, 1, 264)
+
+
+@pytest.mark.parametrize("instance", rows.INSTANCES, ids=lambda i: i.name)
+def test_sass(instance: Any, tmp_path: Path) -> None:
+    """The launch behind starts first; nothing but a constant weight is read before the wait."""
+    try:
+        data = cubin(instance, tmp_path)
+        program = Program.parse(data)
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+    opcodes = [i.opcode for i in program.function(instance.name).instructions]
+    assert opcodes.index("PREEXIT") < opcodes.index("ACQBULK")
+    loads = [number for number, op in enumerate(opcodes) if op.startswith("LDG")]
+    early = [number for number in loads if number < opcodes.index("ACQBULK")]
+    each = getattr(instance, "vectors", 0)
+    assert len(early) == each and len(loads) == (3 * each or 2), "128 bits each"
+    assert all(".128" in opcodes[number] for number in loads)
+    assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
+    report = Validator(data, instance.name).check(data)
+    assert report.ok, f"the validator refuses what ptxas made: {report}"
+    sizes = [p.size for p in parameters(program.cubin, instance.name)]
+    assert sizes == [8 if of.startswith("*") else 4 for _, of in instance.parameters]
+
+
+def test_what_they_cannot_run() -> None:
+    few, many = rows.RMS_NORMS[0], rows.RMS_NORMS[2]
+    assert few.why_illegal(16, 4096, 4096) is None and many.why_illegal(64, 16384, 16384) is None
+    assert "4096 are possible" in str(few.why_illegal(1, 4104, 4104))
+    assert "16384 are possible" in str(many.why_illegal(1, 16392, 16392))
+    assert "no multiples of 8" in str(few.why_illegal(1, 100, 100))
+    assert "a grid takes" in str(rows.GATED[0].why_illegal(70_000, 64, 128))
+
+
+# --- operators --------------------------------------------------------------------------------------------
+
+
+def silu_of(gate: Any, up: Any) -> Any:
+    return torch.nn.functional.silu(gate.double()) * up.double()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_operators_launch_a_kernel(engine: Planner, library: Path, dtype: Any) -> None:
+    before, calls = launches(library), 0
+    for leading, k in (((9,), 64), ((2, 5), 128), ((1,), 4104)):
+        x, norm = half(*leading, k, dtype=dtype), half(k, seed=1, dtype=dtype)
+        wanted = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-5) * norm.double()
+        for constant in (False, True):
+            assert close(torch.ops.sassafras.rms_norm(x, norm, 1e-5, constant), wanted)
+            assert stand_in.state_of(library).overlap == 1
+        up = half(*leading, k, seed=2, dtype=dtype)
+        assert close(torch.ops.sassafras.gated(x, up), silu_of(x, up))
+        assert close(torch.ops.sassafras.gated(torch.cat([x, up], -1)), silu_of(x, up))
+        calls += 4
+        assert launches(library) == before + calls
+
+
+def test_what_no_kernel_takes_is_torchs(engine: Planner, library: Path) -> None:
+    """Lines that are no multiples of 8, too long, or apart; other types; a kernel that cannot be launched."""
+    before = launches(library)
+    for k in (60, 16392):
+        x, norm = half(3, k), half(k, seed=1)
+        assert close(torch.ops.sassafras.rms_norm(x, norm, 1e-2), exact_norm(x, norm, 1e-2))
+    x = half(9, 128)
+    assert close(
+        torch.ops.sassafras.rms_norm(x[:, :64], half(64), 1e-2), exact_norm(x[:, :64], half(64), 1e-2)
+    )
+    single = torch.randn(4, 64)
+    assert torch.ops.sassafras.gated(single).dtype == torch.float32
+    assert close(torch.ops.sassafras.gated(x.t().contiguous()[:, :6]), silu_of(*x.t()[:, :6].chunk(2, -1)))
+    assert launches(library) == before
+    stand_in.state_of(library).fail = 719
+    try:
+        with pytest.warns(RuntimeWarning, match="could not be launched .error 719"):
+            assert close(torch.ops.sassafras.gated(x), silu_of(*x.chunk(2, -1)))
+    finally:
+        stand_in.state_of(library).fail = 0
+
+
+def test_both_launchers_read_alike(install: Install) -> None:
+    """What there is no plan for is told as a problem, as stand-ins without memory have it; or no plan can."""
+    launchers_ = [install(kind).launcher for kind in ("python", "compiled")]
+    x, wide = half(6, 64), half(2, 3, 128, dtype=torch.bfloat16)
+    calls = [
+        (False, x, half(64), torch.empty_like(x), True),
+        (False, x, half(64), torch.empty_like(x), False),
+        (False, x[0], half(64), half(64), False),
+        (True, x, half(6, 64), torch.empty_like(x), False),
+        (True, wide, None, half(2, 3, 64, dtype=torch.bfloat16), False),
+    ]
+    for gated, a, other, out, constant in calls:
+        found = [launcher.rows(gated, a, other, out, 1e-5, constant) for launcher in launchers_]
+        problem, _ = read_rows(gated, a, other, None, constant, "cpu") or (None, None)
+        assert found[0] == found[1] == tuple(problem)  # type: ignore[arg-type]
+    odd = half(6, 65)[:, :64]  # apart, and its lines are not aligned
+    bad = [
+        (False, x, half(32), torch.empty_like(x)),
+        (False, odd, half(64), torch.empty_like(x)),
+        (False, x, half(64), odd),
+        (False, x, half(64, dtype=torch.bfloat16), torch.empty_like(x)),
+        (False, x, half(64), x),  # its own operand
+        (False, half(385)[1:].view(6, 64), half(64), torch.empty_like(x)),
+        (True, x, half(6, 32), torch.empty_like(x)),
+        (True, x, half(5, 64), torch.empty_like(x)),
+        (True, x, None, torch.empty_like(x)),
+        (True, half(6, 7), None, half(6, 3)),
+        (True, x.float(), None, half(6, 32).float()),
+    ]
+    for call in bad:
+        assert [launcher.rows(*call, 1e-5, False) for launcher in launchers_] == [None, None], call
+
+
+def exact_norm(x: Any, norm: Any, eps: float) -> Any:
+    wide = x.double()
+    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * norm.double()
+
+
+def test_gradients_are_torchs(engine: Planner) -> None:
+    x, norm = half(4, 64).requires_grad_(), half(64, seed=1).requires_grad_()
+    wide, weight = (t.detach().double().requires_grad_() for t in (x, norm))
+    torch.ops.sassafras.gated(torch.ops.sassafras.rms_norm(x, norm, 1e-5)).sum().backward()
+    silu_of(*exact_norm(wide, weight, 1e-5).chunk(2, -1)).sum().backward()
+    for mine, other in ((x, wide), (norm, weight)):
+        assert float((mine.grad - other.grad).abs().max()) <= 1e-2 * float(other.grad.abs().max())
+
+
+# --- compiled models --------------------------------------------------------------------------------------
+
+
+class Pairs(torch.nn.Module):
+    """`Block`'s second half with a gate and an up of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(64, eps=1e-5)
+        self.first, self.down = (torch.nn.Linear(k, 64, bias=False) for k in (64, 48))
+        self.gate, self.up = (torch.nn.Linear(64, 48, bias=False) for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.first(torch.tanh(self.first(x)))
+        y = self.norm(x)
+        return x + self.down(torch.nn.functional.silu(self.gate(y)) * self.up(y))
+
+
+@pytest.fixture
+def early(install: Install, monkeypatch: pytest.MonkeyPatch) -> Planner:
+    """An engine whose early split-K kernels serve layers of compiled models, however small."""
+    monkeypatch.setattr(split_k_early, "LEAST_CONSTANT", 1)
+    engine = install("compiled")
+    real = engine.choose
+
+    def choose(problem: Problem) -> Choice:
+        return real(problem) if problem.extra & CONSTANT else Choice("torch", None, None, 1.0, "as asked")
+
+    monkeypatch.setattr(engine, "choose", choose)
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("network", "dtype", "rows_", "parts"),
+    [
+        (lambda: Block(lambda k: torch.nn.RMSNorm(k, eps=1e-5)), torch.float16, (16, 1), 1),
+        (lambda: torch.nn.Sequential(Block(Spelled, 3), Block(Spelled, 3)), torch.bfloat16, (3, 11), 3),
+        (Pairs, torch.float16, (9,), 1),
+    ],
+    ids=["one layer", "three layers", "gate and up"],
+)
+def test_a_block_is_a_chain_of_launches(
+    early: Planner, library: Path, graphs: list[Any], network: Any, dtype: Any, rows_: Any, parts: int
+) -> None:
+    from torch._inductor.utils import run_and_get_code
+
+    torch.manual_seed(1)
+    made = network().to(dtype).requires_grad_(False)
+    x = half(*rows_, 64, dtype=dtype)
+    wanted = made.double()(x.double())
+    made.to(dtype)
+    compiled = torch.compile(sassafras.accelerate(made), fullgraph=True, dynamic=False)
+    before = launches(library)
+    result, (code, *_) = run_and_get_code(compiled, x)
+    assert close(result, wanted), room.status()["problems"]
+    ops = torch.ops.sassafras
+    names = [str(n.target).split(".")[1] for n in graphs[-1] if "sassafras" in str(n.target)]
+    half_block = ["layer", "rms_norm", "layer", "gated", "layer"]
+    if network is Pairs:
+        assert names == ["mm", "layer", "rms_norm", "layer", "layer", "gated", "layer"]
+    elif parts == 1:
+        assert names == ["mm", *half_block]
+    else:
+        assert names == [*["mm"] * 3, *half_block, "rms_norm", *["layer"] * 3, *half_block]
+    calls = [n for n in graphs[-1] if n.target is ops.layer.default]
+    assert all(n.args[8] for n in calls), "weights are read early"
+    sums = [n.args[4] is not None for n in calls]
+    assert sums.count(True) == names.count("gated") * 2, "residuals are added in the products ahead of norms"
+    left = [str(n.target) for n in graphs[-1]]
+    assert sum("rsqrt" in t for t in left) == (network is not Pairs), "the first norm follows the input"
+    ours = len(calls) + names.count("gated") + names.count("rms_norm")
+    assert launches(library) == before + ours
+    assert len(re.findall(r"sassafras\.\w+\.into\(", code)) == len(names)
+
+
+def test_what_a_graph_keeps(early: Planner, graphs: list[Any]) -> None:
+    """More rows than 64, a norm of what Inductor computes, extents that are unknown."""
+    network = sassafras.accelerate(Block(lambda k: torch.nn.RMSNorm(k, eps=1e-5)).half()).requires_grad_(
+        False
+    )
+
+    def put(function: Any, x: Any, **options: Any) -> set[str]:
+        torch._dynamo.reset()
+        graphs.clear()
+        result = torch.compile(function, fullgraph=True, **options)(x)
+        assert close(result, function(x).double())
+        return {str(n.target).split(".")[1] for n in graphs[-1] if "sassafras" in str(n.target)}
+
+    assert put(network, half(64, 64), dynamic=False) == {"mm", "layer", "rms_norm", "gated"}
+    assert put(network, half(65, 64), dynamic=False) == {"mm"}
+    assert put(network, half(16, 64), dynamic=True) == {"mm"}
+
+    def doubled(x: Any) -> Any:
+        return network.up(network.second(2 * network.down(torch.tanh(x)).sin()))
+
+    assert put(doubled, half(16, 48), dynamic=False) == {"mm", "layer"}

@@ -1,0 +1,132 @@
+"""The split-K kernel that reads weights before the launch ahead has ended: emulated, its SASS, its choice."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sassafras.core import ToolMissing
+from sassafras.gemm.build.cubins import cubin
+from sassafras.gemm.configs import epilogue, names, registry, split_k_early
+from sassafras.gemm.configs.split_k_early import EarlyInstance, EarlySplitKConfig
+from sassafras.gemm.matmul.plan import plan
+from sassafras.gemm.matmul.problem import CONSTANT, Problem
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select import epilogue_selector
+from sassafras.gemm.select.epilogue_selector import Extra
+from sassafras.gemm.select.selector import Selector
+from sassafras.gemm.select.table import TunedTable, shipped_path
+from sassafras.sass import Program
+from sassafras.validate import Validator
+
+from .epilogue_launch import Case, build
+from .hopper_launch import EAGER, LATE, RANDOM
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+INSTANCES = [
+    EarlyInstance("tn", 64, 16, 3, swap_ab=True, epilogue=True),
+    EarlyInstance("tn", 64, 32, 2, swap_ab=True, dtype="bf16", epilogue=True, k_blocks=2),
+    EarlyInstance("tn", 64, 48, 3, epilogue=True, k_blocks=2),
+]
+CASES = (
+    Case(early=True, policy=RANDOM, repeats=2),
+    Case(early=True, bias=True, beta=1.0, apart=True, policy=LATE),
+    Case(early=True, activation="silu", alpha=0.5, gap=8, policy=EAGER),
+    Case(bias=True, policy=RANDOM, repeats=2),
+)
+#: of a slice: one stage, as many as there are, more
+SHAPES = (("3x64x64", 1), ("16x136x192", 1), ("9x72x1032", 1), ("11x136x520", 2), ("16x64x2056", 3))
+
+
+@needs_compiler
+@pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
+def test_weights_come_first(shared: Path, tmp_path: Path, number: int) -> None:
+    emulator = build(shared, INSTANCES)
+    for case in CASES:
+        for text, slices in SHAPES:
+            config = EarlySplitKConfig(INSTANCES[number], slices)
+            if config.why_illegal(Shape.parse(text)):
+                continue
+            wrong = emulator.run(config, Shape.parse(text), case, tmp_path)
+            assert wrong == "", f"{config.name} for {text}, {case}"
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("if (p.early) load_first<true>", "if (true) load_first<true>", "does not wait"),
+        ("FIXED == SWAPPED", "FIXED != SWAPPED", "does not wait"),
+        ("if (from == STAGES) stage = phase = 0;", "if (from == STAGES) stage = 0;", ""),
+        ("if (from == STAGES) stage = phase = 0;", "", ""),
+    ],
+)
+def test_a_spoilt_kernel_is_found(shared: Path, tmp_path: Path, before: str, after: str, said: str) -> None:
+    spoilt = build(shared, INSTANCES, lambda text: text.replace(before, after))
+    case = Case(early=not said or "FIXED" in before)
+    wrong = spoilt.run(EarlySplitKConfig(INSTANCES[0]), Shape(9, 72, 1032), case, tmp_path)
+    assert wrong and said in wrong
+
+
+@pytest.mark.parametrize("instance", split_k_early.EPILOGUE_INSTANCES[:4], ids=lambda i: i.name)
+def test_sass(instance: EarlyInstance, tmp_path: Path) -> None:
+    try:
+        data = cubin(instance, tmp_path)
+        program = Program.parse(data)
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+    opcodes = [i.opcode for i in program.function(instance.name).instructions]
+    # the multiplying warps wait for bias and addend; the loading one copies weights, waits, copies A
+    found = [op.partition(".")[0] for op in opcodes if op.startswith(("UTMALDG", "ACQBULK"))]
+    assert found == ["ACQBULK", *["UTMALDG"] * 2, "ACQBULK", *["UTMALDG"] * 10]
+    report = Validator(data, instance.name).check(data)
+    assert report.ok, f"the validator refuses what ptxas made: {report}"
+    assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
+
+
+def test_it_is_chosen_for_layers_of_compiled_models() -> None:
+    chooser = Selector(TunedTable.load(shipped_path("NVIDIA H200")))
+
+    def chosen(text: str, extra: Extra, dtype: str = "fp16", layout: str = "tn") -> str:
+        found, _ = epilogue_selector.choose(chooser, Shape.parse(text), layout, dtype, extra=extra)
+        return found.name if found else "torch"
+
+    for extra in (Extra(constant=True), Extra(True, "silu", True, constant=True)):
+        for rows, tile in (
+            (9, "swapped{}_64x16"),
+            (17, "swapped{}_64x32"),
+            (33, "{}_64x48"),
+            (64, "{}_64x48"),
+        ):
+            for dtype, kind in (("fp16", ""), ("bf16", "_bf16")):
+                name, wanted = chosen(f"{rows}x6144x4096", extra, dtype), tile.format(kind).removeprefix("_")
+                assert name.startswith(f"split_k_early_tn_{wanted}_") and name.endswith("+o")
+        for text in ("8x6144x4096", "65x6144x4096", "16x512x512"):
+            assert "early" not in chosen(text, extra)
+        assert "early" not in chosen("16x6144x4096", extra, layout="nn")
+        assert "early" not in chosen("16x6144x4096", replace(extra, constant=False))
+
+
+def test_names_and_plans() -> None:
+    config = names.parse("split_k_early_tn_swapped_64x16_s10q2e/c2+o")
+    assert isinstance(config, EarlySplitKConfig) and config.mode.pdl and config.ranges == 2
+    assert names.parse(config.name) == config
+    assert registry.parse_instance("ce_tn_swapped_64x16_s10q2e") == config.instance
+    problem = Problem(0, 0, 16, 6144, 4096, 1, 4096, 4096, 6144, 1, extra=CONSTANT)
+    place = [name for name, _ in config.instance.parameters].index("early")
+    for extra, early in ((CONSTANT, 1), (1, 0)):
+        launch = plan(config, problem._replace(extra=extra)).launches[0]
+        assert launch.parameters[place] == ("value", early) and launch.overlap
+    assert "of the layout tn" in str(EarlyInstance("nn", 64, 16, 4, epilogue=True).why_illegal())
+
+
+def test_ordinary_calls_have_the_configurations_that_they_had() -> None:
+    """Early ones, which may waste less, leave none out."""
+    for m, n, k in ((16, 24, 64), (7, 9, 40), (64, 4096, 4096)):
+        for dtype in ("fp16", "bf16"):
+            found = epilogue.configurations(Shape(m, n, k), "tn", dtype)
+            assert not any(isinstance(config, EarlySplitKConfig) for config in found)
+            assert found or (n % 8 and dtype == "bf16")
