@@ -11,11 +11,12 @@ from typing import Any
 from sassafras.core import SassafrasError
 
 from ..problem.shape import LAYOUTS, Shape
-from . import fallback, persistent, small, split_k, split_k_two_pass, stream, unaligned
+from . import fallback, persistent, small, split_k, split_k_folded, split_k_two_pass, stream, unaligned
 from .fallback import FallbackConfig, FallbackInstance
 from .persistent import PersistentConfig, PersistentInstance
 from .small import SmallConfig, SmallInstance
 from .split_k import SplitKConfig, SplitKInstance
+from .split_k_folded import FoldedInstance, FoldedSplitKConfig
 from .split_k_two_pass import PartialsInstance, TwoPassSplitKConfig
 from .stream import StreamConfig, StreamInstance
 from .unaligned import UnalignedConfig, UnalignedInstance
@@ -80,6 +81,7 @@ KERNELS = {
         _of(unaligned, UnalignedConfig, UnalignedInstance),
         _of(split_k_two_pass, TwoPassSplitKConfig, PartialsInstance),
         _of(stream, StreamConfig, StreamInstance),
+        _of(split_k_folded, FoldedSplitKConfig, FoldedInstance),
     )
 }
 
