@@ -55,9 +55,7 @@ def _compiled(layout: str, dtype: str, epilogue: bool, ranges: int) -> tuple[Con
     return tuple(c for c in every if c.FAMILY not in _OWN and (c.layout, c.dtype, c.ranges) == kinds)
 
 
-def members(
-    shape: Shape, layout: str, dtype: str, legal: Legal, *, epilogue: bool = False
-) -> list[Config]:
+def members(shape: Shape, layout: str, dtype: str, legal: Legal, *, epilogue: bool = False) -> list[Config]:
     """Configurations of the class of (n, k) that may serve, without those that surely waste, if any is left.
 
     Args:
@@ -102,5 +100,7 @@ def choose(
         return min(found, key=lambda c: (c.estimate_us(flat(c, shape, batch)), c.rank))
     ranked = model.speedups(known, shape)
     plain = [(speedup, config, twins[replace(config, mode=PLAIN)]) for speedup, config in ranked]
-    _, config, served = max(plain, key=lambda one: one[0] * (_FOLDED if isinstance(one[2], FoldedSplitKConfig) else 1.0))
+    _, config, served = max(
+        plain, key=lambda one: one[0] * (_FOLDED if isinstance(one[2], FoldedSplitKConfig) else 1.0)
+    )
     return replace(served, mode=config.mode)
