@@ -123,10 +123,10 @@ def _multiprocessors(ordinal: int) -> int:
     return int(torch.cuda.get_device_properties(ordinal).multi_processor_count)
 
 
-def product(a: Any, b: Any, tiling: Tiling | None = None) -> Any:
-    """a (m, k) @ b (k, n), of any strides: a fresh (m, n), summed in FP32 in chunks of k of the tiling."""
+def product(a: Any, b: Any, tiling: Tiling | None = None, out: Any = None) -> Any:
+    """a (m, k) @ b (k, n), of any strides, summed in FP32, k ascending: (m, n), fresh or `out`, row-major."""
     (m, k), n = a.shape, b.shape[1]
-    c, t = a.new_empty((m, n)), tiling or PUBLISHED[a.dtype]
+    c, t = a.new_empty((m, n)) if out is None else out, tiling or PUBLISHED[a.dtype]
     tiles = triton.cdiv(m, t.rows) * triton.cdiv(n, t.columns)
     programs = _multiprocessors(a.device.index or 0)
     with torch.cuda.device(a.device):
