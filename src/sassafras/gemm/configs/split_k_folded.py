@@ -15,8 +15,8 @@ from ..problem.shape import Shape
 from . import rasterization
 from .split_k import SplitKConfig, SplitKInstance
 
-#: ranges that are proposed
-RANGES = (4, 8)
+#: ranges that are proposed: `select.invariant`'s, and 7 where 8 would leave one empty
+RANGES = (4, 7, 8)
 #: registers that a thread may have, by multiplying warpgroups
 _REGISTERS = {1: 255, 2: 168}
 
