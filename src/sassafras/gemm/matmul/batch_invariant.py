@@ -67,7 +67,8 @@ def _installed() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a kernel is replaced is the purpose
             for name, function in _replaced().items():
-                library.impl(name, function, _KEY)
+                if hasattr(torch.ops.aten, name.partition(".")[0]):  # earlier releases compose rms_norm
+                    library.impl(name, function, _KEY)
     except BaseException:
         library._destroy()
         raise
