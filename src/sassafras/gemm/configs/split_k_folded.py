@@ -85,6 +85,8 @@ class FoldedSplitKConfig(SplitKConfig):
 
 #: rows, columns, stages: as deep as `split_k` has them without a cluster's sums
 _TILES = ((64, 64, 10), (64, 128, 8), (128, 128, 6))
+#: of tn besides: 2560 columns are 32 tiles of 80 and 16 of 160, of which two CTAs fit with three stages
+_TN = ((64, 80, 9), (64, 160, 7), (64, 160, 3), (128, 96, 6))
 _FUSED = ((64, 128, 7), (128, 128, 6))
 _LAYOUTS = ("tn", "nn")
 
@@ -94,7 +96,7 @@ OTHER_INSTANCES = tuple(
     FoldedInstance(layout, *tile, dtype=dtype)
     for dtype in ("fp16", "bf16")
     for layout in _LAYOUTS
-    for tile in _TILES
+    for tile in (*_TILES, *_TN * (layout == "tn"))
 )
 #: those with an epilogue (`epilogue`)
 EPILOGUE_INSTANCES = tuple(
