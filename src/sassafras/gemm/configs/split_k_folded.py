@@ -75,6 +75,10 @@ class FoldedSplitKConfig(SplitKConfig):
             return f"{self.stem}: an instance that folds, one slice and several ranges go together"
         return SplitKConfig.why_illegal(self, shape)
 
+    def dominated(self, shape: Shape) -> str | None:
+        """Why it is worse than another one: where the order of sums is open, it always is."""
+        return "the same tile without a split adds up nothing"
+
     @property
     def unsplit(self) -> SplitKConfig:
         """The same tile without a split, which takes about as long: of it more is known."""

@@ -46,7 +46,7 @@ def product_kernel(
 ):  # fmt: skip
     across = tl.cdiv(n, COLUMNS)
     down = tl.cdiv(m, ROWS)
-    for tile in tl.range(tl.program_id(0), down * across, PROGRAMS):
+    for tile in range(tl.program_id(0), down * across, PROGRAMS):
         first = tile // (BAND * across) * BAND
         high = min(down - first, BAND)
         inside = tile % (BAND * across)

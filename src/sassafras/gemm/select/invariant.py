@@ -55,6 +55,11 @@ def _compiled(layout: str, dtype: str, epilogue: bool, ranges: int) -> tuple[Con
     return tuple(c for c in every if c.FAMILY not in _OWN and (c.layout, c.dtype, c.ranges) == kinds)
 
 
+def _unsplit(config: Config) -> Config:
+    """A fold's tile without a split, which stands for it; else the configuration."""
+    return config.unsplit if isinstance(config, FoldedSplitKConfig) else config
+
+
 def members(shape: Shape, layout: str, dtype: str, legal: Legal, *, epilogue: bool = False) -> list[Config]:
     """Configurations of the class of (n, k) that may serve, without those that surely waste, if any is left.
 
@@ -65,7 +70,7 @@ def members(shape: Shape, layout: str, dtype: str, legal: Legal, *, epilogue: bo
     wanted = cuts_of(shape.n, shape.k)
     compiled = _compiled(layout, dtype, epilogue, len(wanted) + 1)
     able = [c for c in compiled if c.cuts(shape) == wanted]
-    good = [c for c in able if c.dominated(shape) is None and legal(c)]
+    good = [c for c in able if _unsplit(c).dominated(shape) is None and legal(c)]
     return good or [c for c in able if legal(c)]
 
 
@@ -94,7 +99,7 @@ def choose(
         if same is not None and same.stem in {c.stem for c in found}:
             return same
     model = chooser.model_of(layout) if chooser else None
-    twins = {c.unsplit if isinstance(c, FoldedSplitKConfig) else c: c for c in found}
+    twins = {_unsplit(c): c for c in found}
     known = [twin for twin in twins if model is not None and model.knows(twin)]
     if model is None or not known or batch.count > 1:
         return min(found, key=lambda c: (c.estimate_us(flat(c, shape, batch)), c.rank))
