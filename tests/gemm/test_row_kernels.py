@@ -18,7 +18,7 @@ import triton.runtime.interpreter as interpreter
 
 patch = interpreter._patch_lang_tensor
 
-def patched(tensor, *rest):  # NumPy 2.4 makes no number of an array of one, which ends loops up to an argument
+def patched(tensor, *rest):  # NumPy 2.4 makes no number of an array of one: no loop up to an argument
     patch(tensor, *rest)
     tensor.__index__ = lambda self: int(self.handle.data.item())
 
