@@ -79,14 +79,14 @@ class Products:
         self.problem = stage.lt.problem(shape, "tn", dtype)
         self.served: dict[str, Any] = {}
 
-    def best_lt(self) -> Any:
-        """cuBLASLt's algorithm that is fastest on the sets."""
+    def best_lt(self, among: Sequence[Any] = ()) -> Any:
+        """cuBLASLt's algorithm that is fastest on the sets; of all that it proposes, if not `among` some."""
         from sassafras.core import DeviceError
         from sassafras.cuda.cublas import CublasError
         from sassafras.gemm.bench.tune import screen
 
         stage, usable = self.stage, []
-        for algorithm in stage.lt.candidates(self.problem):
+        for algorithm in among or stage.lt.candidates(self.problem):
             calls = [stage.lt_call(self.problem, algorithm, operands) for operands in self.sets]
             try:
                 calls[0]()

@@ -26,6 +26,7 @@ _HOME = {
     "autotune": "on_call", "install": "on_call", "uninstall": "deploy", "status": "deploy",
     "matmul": "gemm.matmul.api", "linear": "gemm.matmul.linear",
     "accelerate": "gemm.matmul.layers", "restore": "gemm.matmul.layers", "layers": "gemm.matmul.layers",
+    "batch_invariant": "gemm.matmul.batch_invariant",
     "external_matmul": "gemm.matmul.inductor", "record": "gemm.bench.program", "tune": "gemm.bench.program",
 }  # fmt: skip
 
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from sassafras.deploy import status, uninstall
     from sassafras.gemm.bench.program import record, tune
     from sassafras.gemm.matmul.api import matmul
+    from sassafras.gemm.matmul.batch_invariant import batch_invariant
     from sassafras.gemm.matmul.inductor import external_matmul
     from sassafras.gemm.matmul.layers import accelerate, layers, restore
     from sassafras.gemm.matmul.linear import linear
@@ -75,9 +77,9 @@ __all__ = [
     "Budget", "Buffer", "Candidate", "Case", "Checked", "Comparison", "Custom", "Device", "Evaluation",
     "Evaluator", "Interval", "Judge", "Kernel", "Modelled", "Normal", "Result", "Results", "SassafrasError",
     "Space", "Store", "Strategy", "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "accelerate",
-    "autotune", "check", "compare", "evolve", "explain", "external_matmul", "install", "judge", "layers",
-    "linear", "load", "matmul", "optimize", "optimize_all", "record", "restore", "status", "tune",
-    "uninstall", "workload_of", "workloads_of",
+    "autotune", "batch_invariant", "check", "compare", "evolve", "explain", "external_matmul", "install",
+    "judge", "layers", "linear", "load", "matmul", "optimize", "optimize_all", "record", "restore", "status",
+    "tune", "uninstall", "workload_of", "workloads_of",
 ]  # fmt: skip
 
 

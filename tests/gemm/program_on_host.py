@@ -15,6 +15,7 @@ import torch
 from sassafras.gemm.matmul import api, linear
 from sassafras.gemm.matmul.driver import Driver
 from sassafras.gemm.matmul.planner import Planner
+from sassafras.gemm.matmul.torch_side import strict
 from sassafras.gemm.select.table import TunedTable
 from tests.gemm import stand_in
 
@@ -24,7 +25,7 @@ def main(driver: str, cache: str, runs: str) -> None:
     with Path(runs).open("a") as file:
         file.write("run\n")
     stand_in.describe(Path(driver))
-    side = stand_in.torch_side(strict=api._strict)
+    side = stand_in.torch_side(strict=strict)
     table = TunedTable({"gpu": "NVIDIA H200"}, ())
     engine = Planner(Driver(driver), side, cache=Path(cache), background=False, table=table)
     api.use(engine, device="cpu")

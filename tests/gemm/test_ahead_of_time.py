@@ -70,6 +70,7 @@ def test_a_read_only_folder_serves(tmp_path: Path, shared: Path) -> None:
     from sassafras.gemm.matmul import api as room
     from sassafras.gemm.matmul.driver import Driver
     from sassafras.gemm.matmul.planner import Planner
+    from sassafras.gemm.matmul.torch_side import strict
     from sassafras.gemm.problem.shape import Shape
     from sassafras.gemm.select.table import TableRow, TunedTable
     from tests.gemm import stand_in
@@ -86,7 +87,7 @@ def test_a_read_only_folder_serves(tmp_path: Path, shared: Path) -> None:
     rows = [TableRow(Shape(32, 48, 64), layout, ((config, 1.0),), 2.0) for layout, config in served.items()]
     members = {}
     for where in (folder, elsewhere):
-        driver, side = Driver(str(library)), stand_in.torch_side(strict=room._strict)
+        driver, side = Driver(str(library)), stand_in.torch_side(strict=strict)
         engine = Planner(driver, side, cache=where, background=False, table=TunedTable({}, rows))
         engine.launcher = stand_in.make("python", driver, side, folder)
         room.use(engine, device="cpu")

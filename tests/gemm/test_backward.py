@@ -229,6 +229,7 @@ def install(tmp_path: Path, shared: Path) -> Iterator[Install]:
     from sassafras.gemm.matmul import api as room
     from sassafras.gemm.matmul.driver import Driver
     from sassafras.gemm.matmul.planner import Planner
+    from sassafras.gemm.matmul.torch_side import strict
     from tests.gemm import stand_in
 
     library = stand_in.build_driver(tmp_path, shared)
@@ -237,7 +238,7 @@ def install(tmp_path: Path, shared: Path) -> Iterator[Install]:
 
     def make(found: TunedTable) -> Any:
         driver = Driver(str(library))
-        side = stand_in.torch_side(strict=room._strict)
+        side = stand_in.torch_side(strict=strict)
         engine = Planner(driver, side, cache=tmp_path, background=False, table=found)
         engine.launcher = stand_in.make("python", driver, side, tmp_path)
         room.use(engine, device="cpu")

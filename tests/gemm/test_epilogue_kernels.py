@@ -19,6 +19,7 @@ from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstan
 from sassafras.gemm.configs.registry import Config, Instance
 from sassafras.gemm.configs.small import SmallConfig, SmallInstance
 from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
+from sassafras.gemm.configs.split_k_folded import FoldedInstance, FoldedSplitKConfig
 from sassafras.gemm.configs.stream import StreamConfig, StreamInstance
 from sassafras.gemm.configs.unaligned import UnalignedConfig, UnalignedInstance
 from sassafras.gemm.problem.shape import Shape
@@ -46,6 +47,7 @@ INSTANCES: list[Instance] = [
     UnalignedInstance("tn", 64, 128, 3, epilogue=True),
     _R(2, 2, 64, epilogue=True),
     _R(4, 1, 64, dtype="bf16", epilogue=True),
+    FoldedInstance("tn", 64, 64, 3, epilogue=True),
 ]
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -69,6 +71,8 @@ def configs(instance: Instance) -> list[Config]:
         return [FallbackConfig(instance, cluster) for cluster in (1, 2, 4)]
     if isinstance(instance, UnalignedInstance):
         return [UnalignedConfig(instance, slices) for slices in (1, 2, 3, 4)]
+    if isinstance(instance, FoldedInstance):
+        return [FoldedSplitKConfig(instance, split_k=ranges) for ranges in (2, 3, 4)]
     if isinstance(instance, SplitKInstance):
         return [SplitKConfig(instance, slices) for slices in (1, 2, 3, 4)]
     if isinstance(instance, StreamInstance):
@@ -188,11 +192,11 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
 
 def test_the_instances_are_few_and_have_names_of_their_own() -> None:
     instances = registry.EPILOGUE_INSTANCES
-    assert len(instances) <= 42
+    assert len(instances) <= 70
     known = {i.name for i in (*registry.INSTANCES, *registry.OTHER_INSTANCES, *instances)}
     assert len(known) == len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) + len(instances)
     for instance in instances:
-        assert instance.epilogue and instance.name.endswith(("e", "en"))
+        assert instance.epilogue and instance.name.endswith(("e", "en", "ef"))
         assert registry.parse_instance(instance.name) == instance
     for config in list(registry.epilogue_configurations())[::7]:
         assert names.parse(config.name) == config

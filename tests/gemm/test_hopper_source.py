@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from sassafras.gemm.configs import persistent, tma_wgmma
 from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance, band_dividers
 from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
+from sassafras.gemm.configs.split_k_folded import FoldedInstance, FoldedSplitKConfig
 from sassafras.gemm.problem.shape import Shape
 
 from .hopper_launch import EAGER, LATE, RANDOM, Config, Emulator, Instance, build
@@ -55,6 +57,8 @@ INSTANCES: list[Instance] = [
     _W("nn", 128, 168, 2, True, 3, swap_ab=True),
     _W("tn", 128, 80, 2, True, 3, cluster_m=2, swap_ab=True, store_stages=1),
     _W("nn", 64, 64, 2, True, 3, cluster_n=1, swap_ab=True, store_stages=3, dtype="bf16"),
+    FoldedInstance("tn", 64, 64, 3),
+    FoldedInstance("nn", 128, 64, 4, dtype="bf16"),
 ]
 
 _MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 3)
@@ -75,6 +79,9 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def configs(instance: Instance) -> list[Config]:
+    if isinstance(instance, FoldedInstance):
+        folded = [FoldedSplitKConfig(instance, split_k=s) for s in (2, 3, 4, 5, 8)]
+        return [*folded, *(replace(folded[at], band=2 + at) for at in range(2))]
     if isinstance(instance, SplitKInstance):
         late = Mode(trigger_late=True)
         slices = [SplitKConfig(instance, s, mode=late if s == 3 else Mode()) for s in (1, 2, 3, 5, 8)]
@@ -97,7 +104,7 @@ def test_every_path_is_right(
                                      seed=launched, repeats=2 if config.ranges != 1 else 1)  # fmt: skip
                 assert wrong == "", f"{config.name} for {shape}"
                 launched += 1
-    assert launched >= 6
+    assert launched >= (4 if isinstance(instance, FoldedInstance) else 6)  # one range alone is no fold
 
 
 @pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
@@ -140,7 +147,9 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
         instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
         shape = Shape(*(8 * int(rng.integers(1, most)) for most in (40, 40, 80)))
         config: Config
-        if isinstance(instance, SplitKInstance):
+        if isinstance(instance, FoldedInstance):
+            config = FoldedSplitKConfig(instance, band=int(rng.integers(5)), split_k=int(rng.integers(2, 9)))
+        elif isinstance(instance, SplitKInstance):
             slices = int(rng.integers(1, 9)) if rng.random() < 0.5 else int(rng.integers(1, 4))
             config = SplitKConfig(instance, slices, 0 if slices > 1 else int(rng.integers(5)))
         else:
@@ -272,6 +281,21 @@ def test_a_wrong_byte_count_is_printed(emulator: Emulator, tmp_path: Path) -> No
     assert "0 of 1 arrivals and 16 bytes to come" in emulator.run(
         config, Shape(64, 64, 64), tmp_path, fault=3
     )
+
+
+def test_a_cluster_and_a_fold_sum_alike(emulator: Emulator, tmp_path: Path) -> None:
+    """Equal cuts give equal bits; others do not, or nothing would be compared."""
+    shape, found = Shape(72, 136, 1160), {}
+    for instance in (_SPLIT, FoldedInstance("tn", 64, 64, 3)):
+        for ranges in (1, 3, 4):
+            folds = ranges > 1 and isinstance(instance, FoldedInstance)
+            if not folds and isinstance(instance, FoldedInstance):
+                continue
+            config = FoldedSplitKConfig(instance, split_k=ranges) if folds else SplitKConfig(instance, ranges)
+            assert emulator.run(config, shape, tmp_path) == "", config.name
+            bits = (tmp_path / "c").read_bytes()
+            assert found.setdefault(config.cuts(shape), bits) == bits, config.name
+    assert len(set(found.values())) == len(found) == 3
 
 
 @pytest.mark.parametrize("group", [3, -3])

@@ -25,6 +25,7 @@ def calls(library: str, driver_library: str, cache: str) -> None:
     from sassafras.gemm.matmul.cublaslt import LtMember
     from sassafras.gemm.matmul.driver import Driver
     from sassafras.gemm.matmul.planner import Planner
+    from sassafras.gemm.matmul.torch_side import strict
     from sassafras.gemm.problem.shape import Shape
     from sassafras.gemm.select.table import TableRow, TunedTable
     from tests.gemm import stand_in
@@ -38,7 +39,7 @@ def calls(library: str, driver_library: str, cache: str) -> None:
         )
 
     rows = [row("nn", 2), row("tn", 9)]  # the stand-in knows algorithms 1 and 2
-    side = stand_in.torch_side(strict=room._strict)
+    side = stand_in.torch_side(strict=strict)
     a = torch.randn(16, 32).half()
     b = {"nn": torch.randn(32, 24).half(), "tn": torch.randn(24, 32).half().t()}
 

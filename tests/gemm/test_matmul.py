@@ -21,6 +21,7 @@ from sassafras.gemm.configs.names import parse  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
+from sassafras.gemm.matmul.torch_side import strict  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
 from sassafras.gemm.select.table import TableRow, TunedTable  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
@@ -66,7 +67,7 @@ def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     def make(launcher: str = "compiled", **changes: Any) -> Planner:
         driver = Driver(str(library))
         settings = {"cache": cache, "background": False, "table": table(), **changes}
-        side = stand_in.torch_side(strict=room._strict)
+        side = stand_in.torch_side(strict=strict)
         engine = Planner(driver, side, **settings)
         if launcher == "python":
             engine.launcher = stand_in.make("python", driver, side, cache)
@@ -250,16 +251,16 @@ def test_overlapping_out_and_negative_views(engine: Planner, library: Path) -> N
 
 
 def test_strict_flags_reach_cublaslt_only() -> None:
-    assert room._strict() is False
+    assert strict() is False
     torch.use_deterministic_algorithms(True)
     try:
-        assert room._strict() is True
+        assert strict() is True
     finally:
         torch.use_deterministic_algorithms(False)
     flag = torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     try:
-        assert room._strict() is True
+        assert strict() is True
     finally:
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = flag
 

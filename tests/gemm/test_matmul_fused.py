@@ -24,6 +24,7 @@ from sassafras.gemm.matmul.composed import activated  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.matmul.problem import stride_of  # noqa: E402
+from sassafras.gemm.matmul.torch_side import strict  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
 from sassafras.gemm.select import epilogue_selector  # noqa: E402
 from sassafras.gemm.select.selector import Selector  # noqa: E402
@@ -70,7 +71,7 @@ def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         driver = Driver(str(library))
         monkeypatch.setattr(Planner, "_build_launcher", lambda self: None)  # see below
         settings = {"cache": cache, "background": False, "table": table(), **changes}
-        side = stand_in.torch_side(strict=room._strict)
+        side = stand_in.torch_side(strict=strict)
         engine = Planner(driver, side, **settings)
         engine.launcher = stand_in.make(launcher, driver, side, cache)
         room.use(engine, device="cpu")

@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
+from sassafras.gemm.matmul.torch_side import strict  # noqa: E402
 from sassafras.gemm.select.table import TunedTable  # noqa: E402
 from tests.gemm import opinfo, stand_in  # noqa: E402
 
@@ -40,7 +41,7 @@ def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
     def make(launcher: str, *, everything: bool) -> Planner:
         driver = Driver(str(library))
-        side = stand_in.torch_side(strict=room._strict)
+        side = stand_in.torch_side(strict=strict)
         engine = Planner(
             driver, side, cache=cache, background=False, table=TunedTable({"gpu": "NVIDIA H200"}, [])
         )

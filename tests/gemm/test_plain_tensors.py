@@ -15,6 +15,7 @@ from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul import plain_tensors  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
+from sassafras.gemm.matmul.torch_side import strict  # noqa: E402
 from sassafras.gemm.select.table import TunedTable  # noqa: E402
 from tests.gemm import semantics, semantics_modes, stand_in  # noqa: E402
 from tests.gemm.semantics_modes import CASES  # noqa: E402
@@ -35,7 +36,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
 @pytest.fixture(params=["compiled", "python"])
 def engine(request: pytest.FixtureRequest, library: Path, cache: Path) -> Iterator[Planner]:
     """Every problem that one of our kernels can run is served by it."""
-    driver, side = Driver(str(library)), stand_in.torch_side(strict=room._strict)
+    driver, side = Driver(str(library)), stand_in.torch_side(strict=strict)
     made = Planner(driver, side, cache=cache, background=False, table=TunedTable({"gpu": "NVIDIA H200"}, []))
     made._stored = lambda instance: b"\x7fELF"  # type: ignore[method-assign]
     made.everything = True

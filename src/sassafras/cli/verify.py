@@ -16,7 +16,10 @@ from .files import about
 
 def command(
     target: Annotated[
-        str, typer.Argument(help="A workload (file.py, file.toml, suite:NAME), or the ID of a stored kernel.")
+        str,
+        typer.Argument(
+            help="A workload (file.py, file.toml, suite:NAME), the ID of a stored kernel, or a program."
+        ),
     ],
     cubin: Annotated[
         Path | None,
@@ -33,14 +36,26 @@ def command(
         float | None, typer.Option(min=0, help="Stop sampling after this many seconds.")
     ] = None,
     sanitizer: Annotated[bool, typer.Option(help="Run compute-sanitizer where it is installed.")] = True,
+    batch_invariant: Annotated[
+        bool,
+        typer.Option(
+            "--batch-invariant",
+            help="Compare rows of a program with build() and inputs(rows), alone and in batches.",
+        ),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Run every check that can find a tuned kernel wrong, and list the checks that are not possible here.
 
     Exit code 0: nothing found, everything done; 1: it is wrong; 3: nothing found, not everything done.
     """
+    from sassafras.api.batch_invariance import batch_invariance
     from sassafras.api.verify import verify
 
+    if batch_invariant:
+        rows = batch_invariance(Path(target))
+        print_json({**dataclasses.asdict(rows), "failed": rows.failed}) if json else print(rows.summary())
+        raise typer.Exit(int(rows.failed))
     name: str | None = target
     if target.isdecimal():
         name, stored = None, int(target)

@@ -12,7 +12,7 @@ import ctypes
 import importlib.util
 import re
 from collections.abc import Iterable
-from ctypes import POINTER, byref, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ _R_16F, _R_32F, _COMPUTE_32F = 2, 0, 68
 _KINDS = {"fp16": _R_16F, "bf16": 14}
 _OP_N, _OP_T, _GEMM_DEFAULT = 0, 1, -1
 _MATH_DEFAULT, _MATH_NO_REDUCED_PRECISION = 0, 16
-_DESC_TRANSA, _DESC_TRANSB, _PREF_MAX_WORKSPACE = 3, 4, 1
+_DESC_TRANSA, _DESC_TRANSB, _PREF_MAX_WORKSPACE, _PREF_REDUCTIONS = 3, 4, 1, 3
 #: cublasStatus_t
 _STATUS = {
     1: "NOT_INITIALIZED",
@@ -273,13 +273,22 @@ class CublasLt:
         """Descriptors for a shape of ``fp16`` or ``bf16`` matrices. Raises CublasError."""
         return LtProblem(self, shape, layout, dtype)
 
-    def heuristics(self, problem: LtProblem, workspace: int, count: int = 64) -> list[LtAlgorithm]:
-        """cuBLASLt's candidates, its favourite first; empty when it has none. Raises CublasError."""
+    def heuristics(
+        self, problem: LtProblem, workspace: int, count: int = 64, *, split: bool = True
+    ) -> list[LtAlgorithm]:
+        """cuBLASLt's candidates, its favourite first; empty when it has none. Raises CublasError.
+
+        Args:
+            workspace: bytes that a candidate may ask for.
+            split: also those that split k and reduce (the mask of reduction schemes).
+        """
         preference = c_void_p()
         self._pref_create(byref(preference))
         try:
             limit = c_uint64(workspace)
             self._pref_set(preference, _PREF_MAX_WORKSPACE, byref(limit), 8)
+            if not split:
+                self._pref_set(preference, _PREF_REDUCTIONS, byref(c_uint32(0)), 4)
             results, found = (_HeuristicResult * count)(), c_int()
             try:
                 self._heuristic(self._handle, *problem.descriptors, preference, count, results, byref(found))

@@ -67,7 +67,7 @@ def load(target: str) -> Workload:
     if path.suffix == ".toml":
         return dataclasses.replace(description.read(path), source=str(path))
     attribute = attribute or "workload"
-    module = _execute(path)
+    module = execute(path)
     if not hasattr(module, attribute):
         found = [name for name, value in vars(module).items() if isinstance(value, Workload)]
         raise WorkloadError(
@@ -139,8 +139,12 @@ def _suite(target: str) -> Workload:
     return dataclasses.replace(loaded, source=target)
 
 
-def _execute(path: Path) -> ModuleType:
-    """Run a user's file as a fresh module; files beside it can be imported."""
+def execute(path: Path) -> ModuleType:
+    """Run a user's file as a fresh module; files beside it can be imported.
+
+    Raises:
+        WorkloadError: it cannot be read, or raises; with the line.
+    """
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
     name = f"sassafras_workload_{path.stem}_{digest}"
     spec = importlib.util.spec_from_file_location(name, path)

@@ -47,6 +47,13 @@ class Mode:
 PLAIN = Mode()
 
 
+def cuts_at(k: int, ranges: int, unit: int) -> tuple[int, ...]:
+    """Where `ranges` ranges of k end that are whole multiples of `unit`, but for the last one, which ends
+    with k. Fewer ranges where there are not as many units."""
+    each = unit * ceil_div(ceil_div(k, unit), ranges)
+    return tuple(range(each, k, each))
+
+
 class Configuration:
     """Base of every kernel's configuration: an instance (the compiled kernel) and what is chosen at launch.
 
@@ -130,6 +137,16 @@ class Configuration:
     def seen(self, shape: Shape) -> Shape:
         """The problem as the kernel sees it: m and n exchanged when swapped."""
         return Shape(shape.n, shape.m, shape.k) if self.swap_ab else shape
+
+    def cuts(self, shape: Shape) -> tuple[int, ...] | None:
+        """Where the ranges of k end but for the last one, which tells the order in which k is summed.
+
+        Within a range 16 products at a time are added to one FP32 accumulator, k ascending; then the ranges'
+        sums, the first one first. Configurations with equal cuts give equal bits for equal rows, whatever
+        their tiles, whichever operand is swapped (tests/gpu/test_batch_invariant_gpu.py). None: the kernel
+        has an order of its own.
+        """
+        return None
 
     def tiles(self, shape: Shape) -> tuple[int, int]:
         """Tiles along the kernel's m and n."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
 from ..problem.shape import Shape
 from . import cost
-from .base import PLAIN, Configuration, Mode
+from .base import PLAIN, Configuration, Mode, cuts_at
 from .source import KernelInstance, Parameters, all_of
 
 #: k elements of one tile in shared memory
@@ -112,6 +112,10 @@ class FallbackConfig(Configuration):
     def any_alignment(self) -> bool:
         """It takes any addresses and leading dimensions."""
         return self.instance.alignment == 1
+
+    def cuts(self, shape: Shape) -> tuple[int, ...] | None:
+        """Where the ranges of k end but for the last one: ``mma.m16n8k16`` adds as WGMMA does."""
+        return cuts_at(shape.k, self.cluster_split_k, TILE_K)
 
     @property
     def shared_bytes(self) -> int:

@@ -18,7 +18,7 @@ from . import registry
 from .base import PLAIN, Mode
 from .registry import Config, Instance
 
-#: prefix of an entry's name -> its kernel; an entry of split-K that ends in ``p`` is of the one in two passes
+#: prefix of an entry's name -> its kernel; split-K's that end in ``p`` are of two passes, in ``f`` folded
 ENTRIES = {
     "lean": "small",
     "staged": "fallback",
@@ -42,6 +42,7 @@ _LAUNCHES = {
     "split_k": _BANDS,
     "split_k_early": r"c(?P<cluster_split_k>\d)",
     "unaligned": _BANDS,
+    "split_k_folded": r"f(?P<split_k>\d)(?:g(?P<band>[1-9]\d?))?",
     "split_k_two_pass": r"(?:c1)?p(?P<split_k>\d+)",
     "stream": r"c1",
     "persistent": r"(?:g(?=\d)|(?=v))(?P<group>v?[1-9]\d*)(?:/k1)?",
@@ -92,8 +93,8 @@ def _found(head: str, launch: str, name: str) -> Config:
     prefix, _, rest = head.partition("_")
     if prefix in ENTRIES:
         kernel = ENTRIES[prefix]
-        if kernel == "split_k" and rest.endswith("p"):
-            kernel, rest = "split_k_two_pass", rest[:-1]
+        if kernel == "split_k" and rest[-1:] in ("p", "f"):
+            kernel, rest = {"p": "split_k_two_pass", "f": "split_k_folded"}[rest[-1]], rest[:-1]
         head = f"{kernel}_{rest}"
     if head not in _heads():
         raise SassafrasError(

@@ -222,6 +222,10 @@ class PersistentConfig(Configuration):
         """CTAs of a cluster."""
         return self.instance.cluster
 
+    def cuts(self, shape: Shape) -> tuple[int, ...] | None:
+        """Where k is cut: nowhere."""
+        return ()
+
     def tiles(self, shape: Shape) -> tuple[int, int]:
         """The cluster's tiles along the kernel's m and n."""
         i, seen = self.instance, self.seen(shape)

@@ -18,6 +18,7 @@ from . import (
     small,
     split_k,
     split_k_early,
+    split_k_folded,
     split_k_two_pass,
     stream,
     unaligned,
@@ -27,6 +28,7 @@ from .persistent import PersistentConfig, PersistentInstance
 from .small import SmallConfig, SmallInstance
 from .split_k import SplitKConfig, SplitKInstance
 from .split_k_early import EarlyInstance, EarlySplitKConfig
+from .split_k_folded import FoldedInstance, FoldedSplitKConfig
 from .split_k_two_pass import PartialsInstance, TwoPassSplitKConfig
 from .stream import StreamConfig, StreamInstance
 from .unaligned import UnalignedConfig, UnalignedInstance
@@ -98,6 +100,7 @@ KERNELS = {
         _of(split_k_two_pass, TwoPassSplitKConfig, PartialsInstance),
         _of(stream, StreamConfig, StreamInstance),
         _of(split_k_early, EarlySplitKConfig, EarlyInstance),
+        _of(split_k_folded, FoldedSplitKConfig, FoldedInstance),
     )
 }
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
-from .base import PLAIN, Configuration, Mode
+from .base import PLAIN, Configuration, Mode, cuts_at
 from .source import EPILOGUE_PARAMETERS, KernelInstance, Parameters, all_of
 from .tma_wgmma import TILE_K
 
@@ -50,6 +50,8 @@ class SplitKInstance(KernelInstance):
     TEMPLATE: ClassVar[str] = "SplitK"
     #: parts leave their sums to a second launch (`split_k_two_pass.PartialsInstance`)
     leaves: ClassVar[bool] = False
+    #: a CTA adds up the sums of ranges of k (`split_k_folded.FoldedInstance`)
+    folds: ClassVar[bool] = False
 
     layout: str
     tile_m: int
@@ -133,7 +135,15 @@ class SplitKInstance(KernelInstance):
         """The template's."""
         flags = (*tma_wgmma.majors(self.layout, self.swap_ab), self.dtype == "bf16", self.swap_ab)
         tile = self.tile_m, self.tile_n, self.stages, self.math_warpgroups
-        return *tile, *flags, self.k_blocks, self.stagger, self.leaves, self.epilogue
+        return (
+            *tile,
+            *flags,
+            self.k_blocks,
+            self.stagger,
+            self.leaves,
+            self.epilogue,
+            *((False, True) * self.folds),
+        )
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -173,7 +183,7 @@ class SplitKConfig(Configuration):
             return why
         if not 1 <= self.cluster_split_k <= 8:
             return f"cluster {self.cluster_split_k}, 1 to 8 are possible"
-        if self.band and (i.epilogue or self.ranges > 1):
+        if self.band and (i.epilogue or self.cluster_split_k > 1):
             return f"bands of {self.band}: for CTAs that multiply all of k, of a single matrix"
         if max(self.tiles(shape)) > GRID_LIMIT:
             return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
@@ -184,6 +194,10 @@ class SplitKConfig(Configuration):
         if ceil_div(tiles, ceil_div(tiles, self.ranges)) != self.ranges:
             return f"{self.ranges} slices of {tiles} k tiles: some would be empty"
         return next(filter(None, (found.why_illegal() for found in self._maps(shape).values())), None)
+
+    def cuts(self, shape: Shape) -> tuple[int, ...] | None:
+        """Where the ranges of k end but for the last one: whole stages."""
+        return cuts_at(shape.k, self.ranges, TILE_K * self.instance.k_blocks)
 
     def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than a smaller one; None when it may be good."""

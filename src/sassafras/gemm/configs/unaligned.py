@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
-from .base import PLAIN, Configuration, Mode
+from .base import PLAIN, Configuration, Mode, cuts_at
 from .source import KernelInstance, Parameters, all_of
 from .tma_wgmma import TILE_K
 
@@ -129,6 +129,10 @@ class UnalignedConfig(Configuration):
     def any_line(self) -> bool:
         """It takes any leading dimensions."""
         return True
+
+    def cuts(self, shape: Shape) -> tuple[int, ...] | None:
+        """Where the ranges of k end but for the last one."""
+        return cuts_at(shape.k, self.cluster_split_k, TILE_K)
 
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot run this shape; None when it may."""

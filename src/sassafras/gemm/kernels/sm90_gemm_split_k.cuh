@@ -27,6 +27,8 @@
 //   EPILOGUE     batches, and what epilogue.cuh describes; grid: tiles of m times matrices of the batch
 //   EARLY_B      with EPILOGUE: the problem says `early` where the caller's B was written before the launch ahead of this one began.
 //                What of it fits into the stages is copied before that launch has ended, the caller's A after its end
+//   FOLDS        one CTA multiplies range after range of k (tiles_per_slice each) and adds their sums up in registers, in the order
+//                and with the bits of a cluster or of parts that split k at the same places; grid: a single slice
 //
 // Launch: grid (slices, tiles of n, tiles of m) or as `Place` says; a cluster of 1 to 8 slices; 128 * CONSUMERS + 32 threads; dynamic
 // shared memory `with_sums(slices)`. Requires leading dimensions that are multiples of 8 elements and bases aligned to 16 bytes (C's
@@ -82,7 +84,7 @@ template <bool ALONE, bool LEAVES> struct Place {
 };
 
 template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool BF16, bool SWAPPED, int BLOCKS, int LEAD = 0,
-          bool LEAVES = false, bool EPILOGUE = false, bool EARLY_B = false>
+          bool LEAVES = false, bool EPILOGUE = false, bool EARLY_B = false, bool FOLDS = false>
 struct SplitK {
     using Problem = typename ProblemOf<EPILOGUE, typename SplitKProblemOf<EARLY_B>::Type>::Type;
     static constexpr int REGISTERS = BN / 2, MULTIPLIERS = 128 * CONSUMERS, THREADS = MULTIPLIERS + 32;
@@ -90,6 +92,7 @@ struct SplitK {
     static_assert(LEAD == 0 || (CONSUMERS == 2 && LEAD < STAGES), "the first is ahead by stages that are there");
     static_assert(!LEAVES || !EPILOGUE, "an epilogue wants whole sums");
     static_assert(!EARLY_B || EPILOGUE, "a layer has an epilogue");
+    static_assert(!FOLDS || (!LEAVES && LEAD == 0), "ranges end at the same stage in both multipliers");
     using A = Operand<BM, A_MN, 1>;
     using B = Operand<BN, B_MN, 1>;
     static constexpr int BLOCK = A::BYTES + B::BYTES, STAGE = BLOCKS * BLOCK;
@@ -112,9 +115,18 @@ struct SplitK {
         return slices == 1 ? SHARED_BYTES : 1024 + SUMS_AT + slices * ((UNITS + slices - 1) / slices) * UNIT;
     }
 
+    // total += a range's sums, which begin at zero again.
+    static __device__ __forceinline__ void fold(float (&total)[REGISTERS], float (&acc)[REGISTERS]) {
+#pragma unroll
+        for (int i = 0; i < REGISTERS; ++i) {
+            total[i] += acc[i];
+            acc[i] = 0;
+        }
+    }
+
     // acc += products of `tiles` stages. mine: the first stage's `empty`, where this lane tells that it has read; 0 for the
-    // other lanes.
-    static __device__ __forceinline__ void multiply(float (&acc)[REGISTERS], u32 base, int row, int tiles, u32 mine) {
+    // other lanes. range: with FOLDS, stages of each range.
+    static __device__ __forceinline__ void multiply(float (&acc)[REGISTERS], u32 base, int row, int tiles, u32 mine, int range) {
         // lower words of descriptors: B's of stage 0, and from there to A's
         const u32 first_b = B::describe_first(base + A::BYTES);
         const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + row * (ROW_BYTES / 16);
@@ -122,6 +134,8 @@ struct SplitK {
         u32 phase = 0, full = base + BARRIERS_AT, next = broadcast(first_b);
         const bool apart = LEAD > 0 && tiles > STAGES;
         const int pause = apart && row > 0 ? tiles - LEAD : -1;
+        float total[FOLDS ? REGISTERS : 1] = {};
+        int left = range;
         for (int k = 0; k < tiles; ++k) {
             const u32 b = next, a = b + to_a;
             if constexpr (LEAD > 0) {
@@ -150,12 +164,25 @@ struct SplitK {
             next = first_b + stage * (STAGE / 16);
             products_wait<1>(); // the stage before this one has been read
             if (k > 0 && mine && !(LEAD > 0 && k == pause)) barrier_arrive(before);
+            if constexpr (FOLDS) {
+                if (--left == 0) {
+                    left = range;
+                    products_wait<0>();
+                    settle(acc);
+                    fold(total, acc);
+                }
+            }
         }
         if constexpr (LEAD > 0) {
             if (apart && row == 0) arrive_threads(LEADING, 256);
         }
         products_wait<0>();
         settle(acc);
+        if constexpr (FOLDS) { // acc is the last range's sums, or zeros if that has just ended
+            fold(total, acc);
+#pragma unroll
+            for (int i = 0; i < REGISTERS; ++i) acc[i] = total[i];
+        }
     }
 
     // Columns FROM .. FROM + WIDE - 1 of what a warp holds, by way of its buffer.
@@ -278,9 +305,9 @@ struct SplitK {
         const u32 base = broadcast((shared_address(shared_floats()) + 1023) & ~1023u); // a broadcast, lest every stage compute it
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
         const At place(p.band);
-        const int slices = LEAVES ? 1 : !EPILOGUE && p.band > 0 ? 1 : gridDim.x, slice = LEAVES ? 0 : place.x;
+        const int slices = LEAVES || FOLDS ? 1 : !EPILOGUE && p.band > 0 ? 1 : gridDim.x, slice = LEAVES || FOLDS ? 0 : place.x;
         const Tile tile(p, EPILOGUE ? tile_row(p) : place.row, place.column);
-        const int first = place.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
+        const int first = place.x * p.tiles_per_slice, tiles = FOLDS ? p.k_tiles : min(p.tiles_per_slice, p.k_tiles - first);
         float acc[REGISTERS];
         [[maybe_unused]] const int loaded = min(tiles, EARLY_B ? STAGES : EARLY); // stages, before the others go on
 
@@ -319,7 +346,7 @@ struct SplitK {
             if constexpr (EPILOGUE) wait_for_predecessors(); // all threads read bias and addend
             // never; but without a branch here the compiler computes the descriptors in all lanes, and moves them
             if (tiles < 1) return;
-            multiply(acc, base, 64 * (int)broadcast(warp >> 2), tiles, mine);
+            multiply(acc, base, 64 * (int)broadcast(warp >> 2), tiles, mine, p.tiles_per_slice);
             if (p.late) start_successors();
             if constexpr (LEAVES)
                 leave(p, place, acc, warp, lane);

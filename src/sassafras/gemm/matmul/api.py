@@ -17,15 +17,16 @@ except ImportError as error:
     raise ToolMissing("sassafras.matmul needs torch", hint="pip install torch") from error
 
 from ..configs.epilogue import ACTIVATIONS, NUMBERS
+from . import invariant as rows
 from . import plain_tensors
 from .composed import activated, asks_more, check, composed, fits, wants_grad
 from .cublaslt import LtMember
 from .driver import Driver
-from .launcher_python import Torch
 from .planner import Planner
 from .problem import broadcast
 from .recorder import VARIABLE, Recorder
 from .torch_op import register
+from .torch_side import torch_side
 
 #: under a name of its own: a plain call has a microsecond, and finding it takes a thirtieth of that
 _is_compiling = torch.compiler.is_compiling
@@ -45,6 +46,7 @@ def matmul(
     activation: str | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
+    invariant: bool = False,
 ) -> Any:
     """The matrix product, as `torch.matmul(a, b, out=out)`: same shapes, same errors, FP32 accumulation.
 
@@ -71,11 +73,16 @@ def matmul(
         activation: ``relu``, ``gelu`` (exact), ``gelu_tanh`` or ``silu``.
         alpha: factor of the product.
         beta: factor of what `out` holds; where it is 0, `out` is not read.
+        invariant: a row's bits depend on that row and b alone, not on m or other rows (`invariant.product`):
+            FP16 and BF16 on a Hopper GPU; torch serves nothing.
 
     Raises:
         RuntimeError: what torch.matmul raises.
-        SassafrasError: an unknown activation, a bias of another shape, beta without out.
+        SassafrasError: an unknown activation, a bias of another shape, beta without out; with `invariant`
+            what has no invariant kernel.
     """
+    if invariant:
+        return rows.product(a, b, out, bias, activation, alpha, beta)
     # (parameters by keyword only would cost every plain call some forty nanoseconds)
     if bias is not None or activation is not None or alpha != 1.0 or beta != 0.0:
         if _is_compiling():
@@ -129,16 +136,7 @@ def _make_engine() -> None:
         _warn("driver", f"the CUDA driver does not serve ({error})")
         use(None, launch=lambda *call: NotImplemented)
         return
-    side = Torch(
-        matmul=torch.matmul,
-        linear=torch._C._nn.linear,
-        empty_bytes=_empty_bytes,
-        stream=torch._C._cuda_getCurrentRawStream,
-        grad_enabled=torch.is_grad_enabled,
-        strict=_strict,
-        **plain_tensors.ASKED,
-    )
-    use(Planner(driver, side, lt=lambda: LtMember(driver)))
+    use(Planner(driver, torch_side(), lt=lambda: LtMember(driver)))
 
 
 def use(engine: Planner | None, *, device: str = "cuda", launch: Any = None) -> None:
@@ -390,17 +388,6 @@ def _ours(a: Any, b: Any, *, say: bool) -> bool:
             _warn("dtype", f"{a.dtype} is torch's: our kernels multiply FP16 (and BF16 where one exists)")
         return False
     return True
-
-
-def _strict() -> bool:
-    """Is a cuBLASLt algorithm that may reduce in FP16, or in any order, forbidden?"""
-    allowed = torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
-    allowed = allowed[0] if isinstance(allowed, tuple) else allowed
-    return not allowed or torch.are_deterministic_algorithms_enabled()
-
-
-def _empty_bytes(count: int, device: int) -> Any:
-    return torch.empty(count, dtype=torch.uint8, device=f"cuda:{device}")
 
 
 def _warn(kind: str, text: str, level: int = 5) -> None:

@@ -38,6 +38,7 @@ class Torch:
             names; a tensor's methods that answer False if its bytes are its values; whether a tensor is
             plain; whether `out` may be written, raising its version counter.
         device_type: ``cuda`` (``cpu`` in tests).
+        mm: ``torch.mm``, if not given.
     """
 
     matmul: Callable[..., Any]
@@ -52,6 +53,7 @@ class Torch:
     plain: Callable[[Any], bool]
     admit: Callable[[Any], bool]
     device_type: str = "cuda"
+    mm: Callable[..., Any] | None = None
 
 
 class KernelLauncher:
@@ -287,5 +289,10 @@ def compiled(module: Any, driver: Driver, torch: Torch, lt_matmul: int = 0) -> A
     device_type = {"cuda": 2, "cpu": 1}[torch.device_type]
     kinds = library.Tensor, library.nn.Parameter
     return module.Launcher(
-        library.Tensor.__dlpack_c_exchange_api__, *kinds, library.mm, torch, device_type, addresses
+        library.Tensor.__dlpack_c_exchange_api__,
+        *kinds,
+        torch.mm or library.mm,
+        torch,
+        device_type,
+        addresses,
     )

@@ -11,6 +11,7 @@ from sassafras.core import SassafrasError
 
 from ..configs.epilogue import ACTIVATIONS, NUMBERS, SWIGLU
 from . import api, inductor_graph, plain_tensors, swiglu, torch_op
+from . import invariant as rows
 from .api import torch
 from .composed import activated, composed
 
@@ -19,7 +20,14 @@ torch_op.ON_INDUCTOR.append(inductor_graph.install)
 _functional = torch.nn.functional
 
 
-def linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None, residual: Any = None) -> Any:
+def linear(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    activation: str | None = None,
+    residual: Any = None,
+    invariant: bool = False,
+) -> Any:
     """activation(x @ weight^T + residual + bias), as `torch.nn.functional.linear`: shapes, errors, gradients.
 
     ``swiglu``: silu(x @ gate^T) * (x @ up^T); the weight's first n rows are the gate's, the next up's.
@@ -35,12 +43,15 @@ def linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None,
         bias: as many as the weight has rows.
         activation: ``relu``, ``gelu`` (exact), ``gelu_tanh``, ``silu`` or ``swiglu``.
         residual: (..., n), added to the product, before the activation; not written.
+        invariant: as in `sassafras.matmul`; ``swiglu`` is then a product and torch's operations.
 
     Raises:
         RuntimeError: what torch.nn.functional.linear raises.
         SassafrasError: an unknown activation, a residual of another shape than the result or with ``swiglu``,
             whose weight has an odd number of rows.
     """
+    if invariant:
+        return _invariant(x, weight, bias, activation, residual)
     if _is_compiling() or activation not in ACTIVATIONS:
         return _general(x, weight, bias, activation, residual)
     result = api._launch_linear(x, weight, bias, residual, ACTIVATIONS[activation])
@@ -54,6 +65,15 @@ def linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None,
         if any(t.requires_grad for t in call if isinstance(t, torch.Tensor)):
             result = torch_op.Linear.apply(api._launch_linear, *call)
     return _general(x, weight, bias, activation, residual) if result is NotImplemented else result
+
+
+def _invariant(x: Any, weight: Any, bias: Any, activation: str | None, residual: Any) -> Any:
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
+        raise SassafrasError("an invariant product's weight is a matrix (n, k)", where="sassafras.linear")
+    if activation == SWIGLU:
+        swiglu.check(weight, residual)
+        return swiglu.gated(rows.product(x, weight.t(), None, bias))
+    return rows.product(x, weight.t(), None, bias, activation, 1.0, float(residual is not None), residual)
 
 
 #: activations whose gradients the result tells, as operators name them

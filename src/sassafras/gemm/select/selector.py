@@ -139,6 +139,10 @@ class Selector:
                     winners + [configs for _, configs in more],
                 )
 
+    def model_of(self, layout: str) -> Model | None:
+        """What ranks configurations of a layout; None: nothing has learnt of it."""
+        return self._models.get(layout)
+
     def nearest(self, shape: Shape, layout: str) -> TableRow | None:
         """The tuned row of a shape, or else of the nearest within reach that has times of ours and torch."""
         row = self.table.get(shape, layout)
