@@ -5,6 +5,7 @@ The engine runs on the stand-in for the CUDA driver, as in `test_matmul`.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,13 +21,16 @@ from sassafras.core import SassafrasError  # noqa: E402
 from sassafras.gemm.configs import registry  # noqa: E402
 from sassafras.gemm.configs.base import cuts_at  # noqa: E402
 from sassafras.gemm.configs.names import parse  # noqa: E402
+from sassafras.gemm.matmul import api, rows_op  # noqa: E402
 from sassafras.gemm.matmul import batch_invariant as context  # noqa: E402
 from sassafras.gemm.matmul import invariant as room  # noqa: E402
 from sassafras.gemm.matmul.choice import chooser_of  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
-from sassafras.gemm.matmul.planner import load_table  # noqa: E402
+from sassafras.gemm.matmul.planner import Planner, load_table  # noqa: E402
+from sassafras.gemm.matmul.torch_side import strict  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
 from sassafras.gemm.select import invariant  # noqa: E402
+from sassafras.gemm.select.table import TunedTable  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
 
 functional = torch.nn.functional
@@ -311,6 +315,60 @@ def test_the_context_nests_and_leaves_torch_as_it_was(engine: room.InvariantPlan
     leave.set()
     thread.join()
     assert seen == [True] and not ours()
+
+
+@pytest.fixture(params=["compiled", "python"])
+def ordinary(request: pytest.FixtureRequest, library: Path, cache: Path) -> Iterator[Planner]:
+    """What serves calls that do not ask for `invariant`, whatever it is fast at."""
+    driver, side = Driver(str(library)), stand_in.torch_side(strict=strict)
+    made = Planner(driver, side, cache=cache, background=False, table=TunedTable({"gpu": "NVIDIA H200"}, []))
+    made._stored = lambda instance: b"\x7fELF"  # type: ignore[method-assign]
+    made.everything = True
+    if request.param == "python":
+        made.launcher = stand_in.make("python", driver, side, cache)
+    api.use(made, device="cpu")
+    yield made
+    api.use(None)
+
+
+def test_products_of_ours_are_torchs_within_the_context(
+    engine: room.InvariantPlanner, ordinary: Planner
+) -> None:
+    x, w, bias = random(4, 64), random(48, 64, seed=1), random(48, seed=2)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 48, bias=False)).half().requires_grad_(False)
+    model[0].weight.copy_(w)
+    layer = sassafras.accelerate(model)
+    calls = (
+        lambda: sassafras.matmul(x, w.t()),
+        lambda: sassafras.matmul(x, w.t(), bias=bias, activation="relu"),
+        lambda: sassafras.linear(x, w),
+        lambda: layer(x),
+        lambda: torch.ops.sassafras.mm(x, w.t()),
+        lambda: torch.ops.sassafras.layer(x, w.t(), None, bias),
+    )
+
+    def ours() -> int:
+        return int(ordinary.launcher.counts()["ours"])
+
+    def launched() -> list[int]:
+        counts = [ours()]
+        for call in calls:
+            call()
+            counts.append(ours())
+        return [after - before for before, after in itertools.pairwise(counts)]
+
+    launched()  # plans are made
+    assert launched() == [1] * len(calls)
+    wanted = sassafras.matmul(x, w.t(), invariant=True)
+    with sassafras.batch_invariant():
+        assert launched() == [0] * len(calls)
+        for at in (0, 2, 3, 4):
+            assert torch.equal(calls[at](), wanted), at
+        out = torch.empty_like(x)
+        assert not rows_op._launched(False, x, random(64), out, 1e-6)
+        api.use(ordinary, device="cpu")  # an engine that comes meanwhile waits
+        assert launched() == [0] * len(calls)
+    assert launched() == [1] * len(calls)
 
 
 def test_the_context_refuses_types_without_a_kernel(engine: room.InvariantPlanner) -> None:

@@ -120,6 +120,10 @@ def _first_linear(*call: Any) -> Any:
 #: or None where torch serves what Python composes
 _launch: Any = _first
 _launch_linear: Any = _first_linear
+#: what these are while torch does not serve every call (`suspend`)
+_able: tuple[Any, Any] = (_first, _first_linear)
+_suspended = False
+_suspending = threading.Lock()
 
 
 def _set_up() -> None:
@@ -141,20 +145,48 @@ def _make_engine() -> None:
 
 def use(engine: Planner | None, *, device: str = "cuda", launch: Any = None) -> None:
     """Install an engine (tests and the benchmark do); None and no launch: as if never called."""
-    global _engine, _device, _launch, _launch_linear
+    global _engine, _device
     if engine is not None and _recorder is None and (folder := os.environ.get(VARIABLE)):
         watch(recorder := Recorder(Path(folder)))
         atexit.register(recorder.save)
-    _engine, _device, _launch, _launch_linear = engine, device, launch or _first, launch or _first_linear
+    _engine, _device = engine, device
+    _calls(launch or _first, launch or _first_linear)
     if engine is not None and launch is None:
         engine.attach(lambda launcher: _take(engine, launcher))
 
 
 def _take(engine: Planner, launcher: Any) -> None:
-    global _launch, _launch_linear
     if _engine is engine:
         taken = launcher if _recorder is None else _recorder.over(launcher)
-        _launch, _launch_linear = taken, taken.linear
+        _calls(taken, taken.linear)
+
+
+def _calls(matmul: Any, linear: Any) -> None:
+    """Let these be called, unless torch serves all calls."""
+    global _able, _launch, _launch_linear
+    with _suspending:
+        _able = matmul, linear
+        _launch, _launch_linear = (_refused, _refused) if _suspended else _able
+
+
+def suspend(now: bool) -> None:
+    """Let torch's operators serve every call, those of compiled programs too; False: let ours again.
+
+    Within `batch_invariant` torch's operators are invariant, and what serves here is not.
+    """
+    global _suspended
+    with _suspending:
+        _suspended = now
+    _calls(*_able)
+
+
+def suspended() -> bool:
+    """Whether torch's operators serve every call."""
+    return _suspended
+
+
+def _refused(*call: Any) -> Any:
+    return NotImplemented
 
 
 def watch(recorder: Recorder | None) -> None:
@@ -250,6 +282,8 @@ _CAST = {torch.float16, torch.bfloat16, torch.float32}
 def _served(a: Any, b: Any, out: Any, bias: Any, activation: str | None, *more: Any) -> Any:
     """A call below autograd and modes; its plan is made if there is none yet. None: `composed` serves it."""
     engine = _engine
+    if _suspended:
+        return None
     if engine is None:
         return NotImplemented
     call = (a, b, out, bias, NUMBERS[activation], *more)

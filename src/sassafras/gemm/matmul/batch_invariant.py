@@ -17,7 +17,7 @@ import torch
 
 from sassafras.core import SassafrasError
 
-from . import invariant, plain_tensors, row_kernels
+from . import api, invariant, plain_tensors, row_kernels
 
 _WHERE = "sassafras.batch_invariant"
 #: where torch's kernels are replaced
@@ -34,7 +34,8 @@ def batch_invariant() -> Iterator[None]:
     Replaced for CUDA tensors, in all threads, until the last one leaves: mm, addmm, bmm, baddbmm, mv and
     addmv with their forms that write to `out` (so linear, matmul and einsum too), log_softmax, mean over
     dimensions, rms_norm. FP16 and BF16 products on a Hopper GPU run `matmul(..., invariant=True)`, other
-    products one of Triton, FP32 in IEEE arithmetic. Nests, and leaves torch as it was.
+    products one of Triton, FP32 in IEEE arithmetic. Products of Sassafras that do not ask for `invariant`
+    (`matmul`, `linear`, accelerated layers, compiled or not) run as torch's. Nests, and leaves all as it was.
 
     Attention, and reductions that torch.compile fuses itself, are not replaced.
 
@@ -45,6 +46,7 @@ def batch_invariant() -> Iterator[None]:
     with _lock:
         if _within == 0:
             _library = _installed()
+            api.suspend(True)
         _within += 1
     try:
         yield
@@ -52,6 +54,7 @@ def batch_invariant() -> Iterator[None]:
         with _lock:
             _within -= 1
             if _within == 0:
+                api.suspend(False)
                 _library._destroy()
                 _library = None
 
