@@ -53,8 +53,8 @@ def command(root: Path, *more: str) -> list[str]:
 
 
 @asynccontextmanager
-async def over_stdio(root: Path) -> AsyncIterator[Any]:
-    server = StdioServerParameters(command=sys.executable, args=command(root), env=dict(os.environ))
+async def over_stdio(root: Path, *more: str) -> AsyncIterator[Any]:
+    server = StdioServerParameters(command=sys.executable, args=command(root, *more), env=dict(os.environ))
     async with Client(stdio_client(server)) as client:
         yield client
 
