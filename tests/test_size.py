@@ -20,7 +20,7 @@ FILE_LINES = 450
 #: lines of Python in gemm/
 GEMM_LINES = 12_610
 #: lines of benchmarks: scripts, kernels, quotes
-BENCHMARK_LINES = 18_020
+BENCHMARK_LINES = 18_825
 #: bytes of the wheel, without its archive's own
 WHEEL_BYTES = 3_500_000
 
