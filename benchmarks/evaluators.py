@@ -35,7 +35,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from common import ROOT, gpu_count, read_lines, write
+from common import ROOT, commit, gpu_count, read_lines, write
 from harnesses import Case, Said, cases
 from harnesses.theirs import HARNESSES, SOURCES
 from harnesses.worker import FAILED, Make, Worker
@@ -188,7 +188,7 @@ def summarise(rows: Sequence[Row], folder: Path, cases_in_all: int) -> Row:
         checkout = name.removesuffix("-static")
         found["evaluators"][name] = {
             "source": SOURCES.get(checkout),
-            "commit": version(folder / checkout) if checkout in SOURCES else None,
+            "commit": version(folder / checkout) if checkout in SOURCES else commit(),
             "cheats": len(cheats),
             "caught": sum(row["ok"] for row in cheats),
             "published_cheats": len(theirs),
