@@ -57,6 +57,7 @@ BIAS = (
 def sassafras() -> Callable[[Case], Said]:
     """`sassafras.Judge`, as the command ``sassafras judge`` calls it."""
     from sassafras import Judge
+    from sassafras.core import SassafrasError
 
     judges: dict[str, Judge] = {}
 
@@ -68,7 +69,10 @@ def sassafras() -> Callable[[Case], Said]:
             path.write_text(case.problem, encoding="utf-8")
             judges[case.problem] = Judge(path, device="cuda", rounds=ROUNDS, call_s=60.0, store=False)
         made = judges[case.problem]
-        found = made(made.problem.solution(case.candidate, case.name))
+        try:
+            found = made(made.problem.solution(case.candidate, case.name))
+        except SassafrasError as error:  # never for the candidate's fault
+            return Said(False, None, f"{FAILED}{error}"[:300])
         (outcome,) = found.outcomes.values()
         return Said(found.verdict.ok, outcome.speedup, f"{found.verdict}: {outcome.detail}"[:300])
 
