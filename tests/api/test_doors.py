@@ -168,11 +168,11 @@ def by_mcp_stdio(task: Task, kernel: str, store: Path) -> Said:
     from tests.mcp_server.serving import over_stdio
 
     async def main() -> Said:
-        async with over_stdio(task.folder) as client:
+        async with over_stdio(task.folder, "--store", str(store)) as client:
             given = {"problem": "problem.py", "solution": task.module(kernel), "device": task.device}
             return _answer(await client.call_tool("judge", given))
 
-    return _moved(task, store, asyncio.run(main()))
+    return asyncio.run(main())
 
 
 def by_mcp_http(task: Task, kernel: str, store: Path) -> Said:
@@ -184,8 +184,8 @@ def by_mcp_http(task: Task, kernel: str, store: Path) -> Said:
             given = {"problem": "definition.json", "file": f"{kernel}.json", "device": task.device}
             return _answer(await client.call_tool("judge", given))
 
-    with over_http(task.folder) as (port, _):
-        return _moved(task, store, asyncio.run(main(port)))
+    with over_http(task.folder, "--store", str(store)) as (port, _):
+        return asyncio.run(main(port))
 
 
 def _answer(answer: Any) -> Said:
@@ -193,12 +193,6 @@ def _answer(answer: Any) -> Said:
     (theirs,) = answer.structured_content["theirs"]
     assert "sassafras" in theirs.get("metadata", {}) or theirs["evaluation"]["log"].startswith("sassafras: ")
     return dict(answer.structured_content)
-
-
-def _moved(task: Task, store: Path, said: Said) -> Said:
-    """The server's store, where this door's is to lie."""
-    (task.folder / "st.sqlite").rename(store)
-    return said
 
 
 def by_trl(task: Task, kernel: str, store: Path) -> Said:

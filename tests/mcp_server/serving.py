@@ -60,12 +60,12 @@ async def over_stdio(root: Path, *more: str) -> AsyncIterator[Any]:
 
 
 @contextmanager
-def over_http(root: Path) -> Iterator[tuple[int, int]]:
+def over_http(root: Path, *more: str) -> Iterator[tuple[int, int]]:
     """(port, process id) of a server."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = subprocess.Popen([sys.executable, *command(root, "--http", str(port))])
+    process = subprocess.Popen([sys.executable, *command(root, "--http", str(port), *more)])
     try:
         deadline = time.monotonic() + 60
         while True:
