@@ -13,7 +13,7 @@ copy is audited alone:
   A wait for stores of the copy engine (UTMASTG) counts as undecided: nothing here says what they read.
 
 At the end `reproducers/` is assembled by every ptxas that is found (``$SASSAFRAS_PTXAS`` may name more), and
-audited.
+audited (`miscompiled.py`). Rows of a differential run on a GPU are kept.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ import dataclasses
 import json
 import os
 import platform
-import subprocess
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -36,6 +34,7 @@ from typing import Any
 
 import numpy as np
 from common import read_lines, write
+from miscompiled import AUDIT, DIFFERENTIAL, audits, counted
 
 Row = dict[str, Any]
 CLASSES = ("wait bit cleared", "stall lowered", "DEPBAR weakened", "WGMMA wait removed")
@@ -179,32 +178,6 @@ def open_products(function: Any, n: int) -> str:
     return "legal"
 
 
-def reproduce() -> list[Row]:
-    """Published miscompilations, by every release of ptxas; `expected` is what the publication says."""
-    from sassafras.sass.tools import find_all
-    from sassafras.validate.audit import audit
-
-    #: reproducer -> the first release in which it is right
-    right = {"triton-9433": (99,), "triton-11781": (13, 3)}
-    rows, seen = [], set()
-    for tool in find_all("ptxas"):
-        for source in sorted((Path(__file__).parent / "reproducers").glob("*.ptx")):
-            if (source.stem, tool.version) in seen:
-                continue
-            seen.add((source.stem, tool.version))
-            with tempfile.TemporaryDirectory() as folder:
-                out = Path(folder, "out.cubin")
-                subprocess.run([tool.path, "-arch=sm_90a", source, "-o", out], check=True, timeout=60)
-                found = audit(out.read_bytes())
-            release = tuple(map(int, tool.version.split(".")))
-            row: Row = {"reproducer": source.stem, "release": tool.version}
-            row["finding"] = str(found.hazards[0]) if found.hazards else None
-            row["expected"] = release < right[source.stem]
-            row["ok"] = bool(found.hazards) == row["expected"]
-            rows.append(row)
-    return rows
-
-
 def one(path: str, name: str, quota: int, seed: int) -> Row:
     """Audit one cubin as it is, and its planted copies."""
     from sassafras.core import SassafrasError
@@ -325,7 +298,9 @@ def main() -> None:
                 "legal_flagged": n["legal|True"],
             }
         )
-    published = reproduce()
+    old = Path(__file__).parent / "results" / "audit.json"
+    kept = json.loads(old.read_text(encoding="utf-8"))["rows"] if old.exists() else []
+    published = [*audits(), *(row for row in kept if row.get("by") == DIFFERENTIAL)]
     times = sorted(t for row in rows for t in row["seconds"])
     alarms = [f"{row['name']}: {text}" for row in rows for text in row["alarms"]]
     summary = {
@@ -334,9 +309,7 @@ def main() -> None:
         "not_audited": [text for row in rows for text in row["unsupported"]],
         "false_alarms": len(alarms),
         "alarms": alarms,
-        "reproduced": sorted({row["reproducer"] for row in published if row["finding"]}),
-        "reproducers_as_expected": sum(row["ok"] for row in published),
-        "reproducers_run": len(published),
+        **counted(published),
         "planted": sum(line["planted"] for line in table),
         "hazards": sum(line["hazards"] for line in table),
         "flagged": sum(line["flagged"] for line in table),
@@ -350,7 +323,7 @@ def main() -> None:
         "gpu": None,
         "python": platform.python_version(),
         "triton": version("triton"),
-        "ptxas": sorted({row["release"] for row in published}),
+        "ptxas": sorted({row["release"] for row in published if row["by"] == AUDIT}),
     }
     command = f"python benchmarks/audit.py {len(options.corpus)} folders --quota {options.quota}"
     rows_out = table + published

@@ -56,6 +56,7 @@ def flashinfer(here: Path) -> Iterator[Judge]:
         ("honest", Verdict.CORRECT, ""),
         ("inline", Verdict.CORRECT, ""),
         ("wrong", Verdict.WRONG_RESULT, "elements of out differ"),
+        ("first", Verdict.WRONG_RESULT, "on its very first call"),
         ("cached", Verdict.CHEATED, "repeated inputs"),
         ("patched", Verdict.CHEATED, "patches time.perf_counter"),
     ],

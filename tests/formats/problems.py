@@ -51,6 +51,12 @@ CACHED = HONEST.replace(
     "            known[key] = work(x + self.bias, y, self.scale)\n"
     "        return known[key]",
 )
+#: wrong on its very first call, during which compilers may run
+FIRST = HONEST.replace(
+    "        return work(x + self.bias, y, self.scale)",
+    "        calls = self.__dict__['calls'] = self.__dict__.get('calls', 0) + 1\n"
+    "        return work(x + self.bias, y, self.scale) * (1.01 if calls == 1 else 1.0)",
+)
 PATCHED = "import time\ntime.perf_counter = lambda: 0.0\n" + HONEST
 CPP = """
 torch::Tensor work(torch::Tensor x, torch::Tensor y, double scale) {
@@ -153,7 +159,7 @@ SOLUTIONS = {
 def write(folder: Path) -> Path:
     """All files in a folder; returned as it is."""
     texts = {"7_chain": PROBLEM, "honest": HONEST, "wrong": WRONG, "cached": CACHED, "patched": PATCHED}
-    for name, text in {**texts, "inline": INLINE}.items():
+    for name, text in {**texts, "inline": INLINE, "first": FIRST}.items():
         (folder / f"{name}.py").write_text(text)
     (folder / "definition.json").write_text(json.dumps(DEFINITION))
     lines = [workload(64, "small"), workload(96, "large")]

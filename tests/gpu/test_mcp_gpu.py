@@ -1,10 +1,12 @@
-"""MCP tools on a GPU: the verdicts of the command line, and 8 callers in turn; printed with -s."""
+"""MCP tools on a GPU: the verdicts of the command line, 8 callers in turn, and calls that end badly."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,12 @@ from sassafras.llm.source_space import source_of  # noqa: E402
 from sassafras.schedule import ScheduleSpace  # noqa: E402
 from sassafras.store import Store  # noqa: E402
 from sassafras.targets import load  # noqa: E402
-from tests.mcp_server.serving import over_stdio  # noqa: E402
+from tests.mcp_server.serving import over_stdio, said  # noqa: E402
 from tests.report.subjects import shifted  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 TARGET = "suite:softmax"
+GALLERY = Path(__file__).parents[2] / "benchmarks" / "gallery"
 
 
 def test_verdicts_are_those_of_the_command_line_and_callers_take_turns(tmp_path: Path) -> None:
@@ -75,3 +78,69 @@ def test_verdicts_are_those_of_the_command_line_and_callers_take_turns(tmp_path:
     anyio.run(main)
     with Store.open(tmp_path / "st.sqlite") as store:
         assert sum(run.evaluations for run in store.runs()) >= 4
+
+
+def test_calls_that_hang_crash_or_are_cancelled_leave_the_gpu_to_the_next(tmp_path: Path) -> None:
+    """What hangs is ended by the judge, by a cancelled call, and by the server's limit."""
+    for name in ("subject.py", "cheats.cu"):
+        shutil.copy(GALLERY / name, tmp_path)
+    code = (GALLERY / "cheats.cu").read_text()
+    honest, hangs, crashes = (f"#define CHEAT {number}\n{code}" for number in (0, 15, 16))
+
+    async def main(*more: str) -> None:
+        async with over_stdio(tmp_path, *more) as client:
+
+            async def call(source: str, **how: Any) -> Any:
+                given = {"workload": "subject.py:workload", "source": source}
+                return await client.call_tool("evaluate", given, **how)
+
+            if more:  # the server's limit, far below the judge's
+                assert "evaluate took longer than 2 s" in said(await call(hangs))
+                return
+            running, gone = anyio.Event(), anyio.CancelScope()
+
+            async def hear(progress: float, total: float | None, message: str | None) -> None:
+                if message == "judging the candidate":
+                    running.set()
+
+            async def cancelled() -> None:
+                with gone:
+                    await call(hangs, progress_callback=hear)
+
+            verdicts: dict[str, str] = {}
+
+            async def caller(name: str, source: str) -> None:
+                begin = time.monotonic()
+                answer = await call(source)
+                verdicts[name] = answer.structured_content["verdict"]
+                print(f"{name}: {verdicts[name]} after {time.monotonic() - begin:.1f} s")
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(cancelled)
+                await running.wait()
+                for name, source in (("hangs", hangs), ("crashes", crashes), ("honest", honest)):
+                    group.start_soon(caller, name, source)
+                await anyio.sleep(6.0)  # it is on the GPU, and the others wait
+                assert not verdicts
+                gone.cancel()
+            wanted = {"hangs": "timed_out", "crashes": "crashed", "honest": "correct"}
+            assert verdicts == wanted
+
+    anyio.run(main)
+    anyio.run(main, "--limit", "2")
+
+
+def test_a_server_whose_gpu_is_gone_says_so_and_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    async def main() -> None:
+        async with over_stdio(tmp_path) as client:
+            for tool, more in (("evaluate", {"source": "x"}), ("compare", {"a": "x", "b": "x"})):
+                text = said(await client.call_tool(tool, {"workload": TARGET, **more}))
+                assert "no usable GPU" in text and "model" in text
+            answer = await client.call_tool("baseline", {"workload": TARGET, "device": "model"})
+            assert answer.structured_content["modelled"]
+
+    anyio.run(main)

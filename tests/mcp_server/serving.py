@@ -53,19 +53,19 @@ def command(root: Path, *more: str) -> list[str]:
 
 
 @asynccontextmanager
-async def over_stdio(root: Path) -> AsyncIterator[Any]:
-    server = StdioServerParameters(command=sys.executable, args=command(root), env=dict(os.environ))
+async def over_stdio(root: Path, *more: str) -> AsyncIterator[Any]:
+    server = StdioServerParameters(command=sys.executable, args=command(root, *more), env=dict(os.environ))
     async with Client(stdio_client(server)) as client:
         yield client
 
 
 @contextmanager
-def over_http(root: Path) -> Iterator[tuple[int, int]]:
+def over_http(root: Path, *more: str) -> Iterator[tuple[int, int]]:
     """(port, process id) of a server."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = subprocess.Popen([sys.executable, *command(root, "--http", str(port))])
+    process = subprocess.Popen([sys.executable, *command(root, "--http", str(port), *more)])
     try:
         deadline = time.monotonic() + 60
         while True:

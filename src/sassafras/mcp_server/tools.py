@@ -16,11 +16,13 @@ from sassafras.api.audit import audit as audit_program
 from sassafras.api.compare import compare as compare_two
 from sassafras.api.doctor import abilities, diagnose
 from sassafras.api.evaluate import MOST_CUBIN
-from sassafras.api.evaluate import evaluate as judge
+from sassafras.api.evaluate import evaluate as evaluate_one
+from sassafras.api.judge import Judge
 from sassafras.api.optimize import optimize as search
 from sassafras.api.validate import prove
 from sassafras.core import SassafrasError
 from sassafras.evaluate.scan import scan_cubin
+from sassafras.formats import read_solution
 from sassafras.report.explain import explain as explained
 from sassafras.report.listing import listing
 from sassafras.sass import Program
@@ -89,7 +91,7 @@ class Call:
 
 def _judged(call: Call, target: str, source: str | None, cubin: str | None, **more: Any) -> dict[str, Any]:
     code = None if cubin is None else call.cubin(cubin)
-    found = judge(call.target(target), source, cubin=code, store=call.store, stage=call.stage, **more)
+    found = evaluate_one(call.target(target), source, cubin=code, store=call.store, stage=call.stage, **more)
     return found.to_json()
 
 
@@ -128,6 +130,39 @@ def evaluate(
     if (source is None) == (cubin is None):
         raise SassafrasError("one candidate is needed", hint="give source or cubin")
     return _judged(call, workload, source, cubin, case=case, device=device)
+
+
+def judge(
+    call: Call,
+    problem: str,
+    solution: str | None = None,
+    file: str | None = None,
+    workloads: str | None = None,
+    case: str | None = None,
+    device: Literal["cuda", "cpu"] = "cuda",
+    tolerance: float | None = None,
+) -> dict[str, Any]:
+    """Judge a solution of a KernelBench problem or a flashinfer-bench Definition, as `sassafras judge` does.
+
+    `problem`: a file, .py with Model or .json. `solution`: the whole text of a module with ModelNew, or of a
+    Solution's JSON; `file`: a file with it instead. `workloads`: the Definition's .jsonl. Each case has a
+    verdict, the reason, and the speed-up of wall time with its interval beside the A/A control (`null`);
+    `reward` is 0 unless all are correct. `theirs`: the result in the problem's own format.
+    """
+    if (solution is None) == (file is None):
+        raise SassafrasError("one solution is needed", hint="give solution or file")
+    rows = None if workloads is None else call.path(workloads)
+    call.stage("reading the problem")
+    with Judge(
+        call.path(problem), rows, case=case, device=device, tolerance=tolerance, store=call.store
+    ) as made:
+        if file is not None:
+            source = read_solution(made.problem, call.path(file))
+        else:
+            source = made.problem.solution(str(solution), "the solution")
+        call.stage("judging the solution beside the problem's own program")
+        found = made(source)
+    return {**found.to_json(), "theirs": found.theirs()}
 
 
 def profile(
@@ -236,5 +271,5 @@ def store_search(call: Call, text: str = "", most: int = 50) -> dict[str, Any]:
 TOOLS: dict[Callable[..., dict[str, Any]], float] = {
     **dict.fromkeys((doctor, validate, audit, store_search), 300.0),
     **dict.fromkeys((baseline, evaluate, compare, profile), 900.0),
-    **dict.fromkeys((explain, optimize), 3600.0),
+    **dict.fromkeys((explain, judge, optimize), 3600.0),
 }

@@ -148,13 +148,16 @@ class HostEvaluator:
             if self.task.alone is not None and not self._idle(6, 0.2):
                 raise DeviceError("others use the GPU: it cannot be told who leaves work on it")
             baseline = self._baseline()
-            candidate = self._process(source)  # both load at the same time
+            first = self._first_inputs(source)
+            candidate = self._process(source, first)  # both load at the same time
             with self._trusted():
                 baseline.ready()
                 if self._control is not None:
                     self._control.ready()
             candidate.ready()
             session = HostSession(self.task, baseline, candidate, self._control)
+            if first is not None:
+                session.check_first(first)
             session.check()
             return ended(Verdict.CORRECT, "", **session.measure())
         except Lost as error:
@@ -167,13 +170,14 @@ class HostEvaluator:
             if candidate is not None:
                 candidate.close()
 
-    def _process(self, source: HostSource) -> HostProcess:
-        first: dict[int, Any] = {}
-        if source.builds:  # compiled on its first call, for inputs of the kind that follow
-            made = self.task.inputs_of(secrets.randbits(62), 0)
-            for row in self.task.slots[-1]["inputs"]:
-                first[row["offset"]] = raw_bytes(made[row["name"]])
-        return HostProcess(source, self._setup, self.confinement, self.call_s, first)
+    def _first_inputs(self, source: HostSource) -> Mapping[str, Any] | None:
+        """What a source that builds is called with while it loads: inputs of the kind that follow."""
+        return self.task.inputs_of(secrets.randbits(62), 0) if source.builds else None
+
+    def _process(self, source: HostSource, first: Mapping[str, Any] | None = None) -> HostProcess:
+        rows = self.task.slots[-1]["inputs"] if first is not None else ()
+        memory = {row["offset"]: raw_bytes(first[row["name"]]) for row in rows if first is not None}
+        return HostProcess(source, self._setup, self.confinement, self.call_s, memory)
 
     @contextmanager
     def _trusted(self) -> Iterator[None]:
@@ -193,9 +197,9 @@ class HostEvaluator:
             self.close()
         if self._standing is None:
             with self._trusted():
-                self._standing = self._process(self.baseline)
+                self._standing = self._process(self.baseline, self._first_inputs(self.baseline))
                 if self._controlled:
-                    self._control = self._process(self.baseline)
+                    self._control = self._process(self.baseline, self._first_inputs(self.baseline))
         return self._standing
 
     def close(self) -> None:

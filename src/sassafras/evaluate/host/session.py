@@ -165,30 +165,32 @@ class HostSession:
 
     def _fresh(self, slots: Sequence[int]) -> None:
         """Draw new inputs for these slots, and find out what is expected."""
+        for slot in slots:
+            self._drawn += 1
+            inputs = self.task.inputs_of(self.seed, self._drawn)
+            if slot == WARM:
+                self._written[slot] = {name: raw_bytes(made) for name, made in inputs.items()}
+            else:
+                self._expect(slot, inputs)
+
+    def _expect(self, slot: int, inputs: Mapping[str, Any]) -> None:
+        """These are a slot's inputs; find out what is expected of them."""
         import torch
 
         from sassafras.evaluate.gpu.guarded_buffers import Segment, view
 
         task = self.task
         assert task.workload.reference is not None
-        for slot in slots:
-            self._drawn += 1
-            tensors: dict[str, Any] = dict(task.scalars)
-            for name, made in task.inputs_of(self.seed, self._drawn).items():
-                tensors[name] = made
-                self._written[slot][name] = raw_bytes(made)
-            if slot == WARM:
-                continue
-            for name, buffer in task.outputs.items():
-                blank = torch.zeros(buffer.nbytes, dtype=torch.uint8)
-                tensors[name] = view(blank, Segment(name, 0, buffer))
-            if self._expected[slot]:
-                remembered = REMEMBERED if len(self._timed_slots) > 1 else 1
-                self._earlier = [*self._earlier, self._expected[slot]][-remembered:]
-            wanted = task.workload.reference(tensors)
-            self._expected[slot] = {
-                n: wanted[n].detach().cpu().to(torch.float64).numpy() for n in task.outputs
-            }
+        self._written[slot] = {name: raw_bytes(made) for name, made in inputs.items()}
+        tensors: dict[str, Any] = {**task.scalars, **inputs}
+        for name, buffer in task.outputs.items():
+            blank = torch.zeros(buffer.nbytes, dtype=torch.uint8)
+            tensors[name] = view(blank, Segment(name, 0, buffer))
+        if self._expected[slot]:
+            remembered = REMEMBERED if len(self._timed_slots) > 1 else 1
+            self._earlier = [*self._earlier, self._expected[slot]][-remembered:]
+        wanted = task.workload.reference(tensors)
+        self._expected[slot] = {n: wanted[n].detach().cpu().to(torch.float64).numpy() for n in task.outputs}
 
     def _call(self, process: HostProcess, slot: int) -> float:
         """Seconds of one call; inputs written, outputs poisoned, while it is stopped. Raises Lost."""
@@ -253,6 +255,12 @@ class HostSession:
         return f"{int((~close).sum())} of {close.size} elements of {row['name']} differ"
 
     # -- judging --------------------------------------------------------------------------------------------
+
+    def check_first(self, inputs: Mapping[str, Any]) -> None:
+        """Compare the call that the candidate's process made while it loaded, on these inputs. Raises
+        Lost."""
+        self._expect(WARM, inputs)
+        self._compare(WARM, "on its very first call")
 
     def check(self) -> None:
         """Fresh inputs in every slot, several times over the same memory. Raises Lost."""

@@ -1,0 +1,154 @@
+"""Published miscompilations of ptxas from `reproducers/`, by every release found here: rows of audit.json.
+
+    SASSAFRAS_PTXAS=a/ptxas:b/ptxas python benchmarks/miscompiled.py                 # the audit's rows
+    SASSAFRAS_PTXAS=a/ptxas:b/ptxas python benchmarks/miscompiled.py --differential  # one GPU
+
+The audit reads each reproducer as every release assembles it (`benchmarks/audit.py` writes these rows, too).
+Where releases compute different things, there is no hazard to find: a reproducer with a workload (``.toml``)
+is run on a GPU, and its outputs are compared bit by bit with the newest release's. New rows take the place of
+earlier ones of their kind. ``sassafras ptxas-options`` compares releases for any workload in this way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, gpu_count, write
+
+Row = dict[str, Any]
+REPRODUCERS = Path(__file__).parent / "reproducers"
+#: how a row was found
+AUDIT, DIFFERENTIAL = "audit", "differential run"
+#: reproducer -> (how it is found, the first release in which it is right); 99: the PTX itself is wrong
+RIGHT = {
+    "triton-9433": (AUDIT, (99,)),
+    "triton-11781": (AUDIT, (13, 3)),
+    "triton-11581": (DIFFERENTIAL, (13, 2)),
+}
+
+
+def releases() -> dict[str, Path]:
+    """ptxas by release, oldest first."""
+    from sassafras.sass.tools import find_all
+
+    found = {tool.version: tool.path for tool in reversed(find_all("ptxas"))}
+    return {name: found[name] for name in sorted(found, key=_number)}
+
+
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
+
+
+def assembled(name: str, ptxas: Path) -> bytes:
+    """The cubin of a reproducer for sm_90a."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "out.cubin")
+        call = [ptxas, "-arch=sm_90a", REPRODUCERS / f"{name}.ptx", "-o", out]
+        subprocess.run(call, check=True, timeout=60)
+        return out.read_bytes()
+
+
+def _row(name: str, by: str, release: str, finding: str | None) -> Row:
+    """What one release makes of a reproducer; `expected` is what the publication says."""
+    how, right = RIGHT[name]
+    expected = how == by and _number(release) < right
+    ok = (finding is not None) == expected
+    return {
+        "reproducer": name,
+        "by": by,
+        "release": release,
+        "finding": finding,
+        "expected": expected,
+        "ok": ok,
+    }
+
+
+def audits() -> list[Row]:
+    """What the audit says of each reproducer, by release."""
+    from sassafras.validate.audit import audit
+
+    rows = []
+    for release, ptxas in releases().items():
+        for name in RIGHT:
+            found = audit(assembled(name, ptxas))
+            rows.append(_row(name, AUDIT, release, str(found.hazards[0]) if found.hazards else None))
+    return rows
+
+
+def differences() -> Iterator[Row]:
+    """What each release computes, beside the newest; needs a GPU.
+
+    Raises:
+        SystemExit: one release alone is here, or the newest is too old to be right.
+    """
+    from sassafras.core import Candidate
+    from sassafras.evaluate.gpu import CudaDevice
+    from sassafras.targets import load
+
+    *older, (newest, last) = releases().items()
+    for name in (name for name, (how, _) in RIGHT.items() if how == DIFFERENTIAL):
+        if not older or _number(newest) < RIGHT[name][1]:
+            raise SystemExit(
+                f"error: {name} needs an older ptxas and one of {RIGHT[name][1]}: SASSAFRAS_PTXAS"
+            )
+        with tempfile.TemporaryDirectory() as folder, CudaDevice() as gpu:
+            shutil.copy(REPRODUCERS / f"{name}.toml", folder)
+            Path(folder, "newest.cubin").write_bytes(assembled(name, last))
+            workload = load(f"{folder}/{name}.toml")
+            baseline = workload.build(workload.cases[0], gpu.arch)
+            gpu.open(workload, workload.cases[0], baseline)
+            for release, ptxas in ((newest, last), *older):
+                outcome = gpu.run(Candidate(baseline.with_cubin(assembled(name, ptxas)), {"origin": release}))
+                finding = None if outcome.verdict.ok else f"{outcome.verdict}: {outcome.detail}, by {newest}"
+                yield {**_row(name, DIFFERENTIAL, release, finding), "gpu": gpu.name}
+
+
+def counted(rows: Sequence[Row]) -> Row:
+    """Counts for the summary."""
+    published = [row for row in rows if "reproducer" in row]
+    found = [row for row in published if row["finding"]]
+    return {
+        "reproduced": sorted({row["reproducer"] for row in found}),
+        "reproduced_by_audit": sorted({row["reproducer"] for row in found if row["by"] == AUDIT}),
+        "reproducers_as_expected": sum(row["ok"] for row in published),
+        "reproducers_run": len(published),
+    }
+
+
+def main() -> int:
+    """See the module; 0 when each release does as published."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--differential", action="store_true", help="run on a GPU, compare releases")
+    parser.add_argument("--out", type=Path, help="folder of audit.json")
+    options = parser.parse_args()
+    if options.differential and not gpu_count():
+        print("no GPU here")
+        return 2
+    rows = list(differences()) if options.differential else audits()
+    for row in rows:
+        print("ok  " if row["ok"] else "FAIL", row["reproducer"], row["release"], row["finding"])
+    by = rows[0]["by"]
+    old = json.loads((ROOT / "benchmarks" / "results" / "audit.json").read_text(encoding="utf-8"))
+    rows = [*(row for row in old["rows"] if "reproducer" not in row or row.get("by", AUDIT) != by), *rows]
+    environment, again = old["environment"], "; python benchmarks/miscompiled.py"
+    if by == AUDIT:
+        environment = {**environment, "ptxas": list(releases())}
+    command = old["command"].partition(";")[0] + again
+    if any(row.get("by") == DIFFERENTIAL for row in rows):
+        command += f"{again} --differential"
+    summary = {**old["summary"], **counted(rows)}
+    write("audit", rows, summary, environment, seed=old["seed"], out=options.out, command=command)
+    return 0 if all(row["ok"] for row in rows if "reproducer" in row) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
