@@ -258,7 +258,7 @@ def test_choices_are_legal_and_equal(grid: TunedTable) -> None:
             assert choice.config is not None and choice.config.why_illegal(shape) is None
     assert any(chooser.choose(s, "tn", lambda c: True).member == "ours" for s in shapes)
     assert chooser.choose(shapes[0], "nn", lambda c: True).member == "torch", "no row in this layout"
-    assert chooser.choose(Shape(9, 16384, 16384), "tn", lambda c: True).member == "torch", "too far"
+    assert chooser.choose(Shape(72, 65536, 65536), "tn", lambda c: True).member == "torch", "too far"
     nobody = chooser.choose(shapes[0], "tn", lambda c: False)
     assert nobody.why == "no configuration that won nearby can run it"
 

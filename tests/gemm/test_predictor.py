@@ -155,7 +155,7 @@ def test_the_shipped_model_chooses_for_new_shapes() -> None:
                 assert "learnt" in choice.why
     assert ours > len(shapes) // 2
     assert chooser.choose(shapes[0], "tn", lambda c: False).member == "torch"
-    assert chooser.choose(Shape(9, 65536, 65536), "tn", lambda c: True).why == "no tuned shape is near"
+    assert chooser.choose(Shape(72, 65536, 65536), "tn", lambda c: True).why == "no tuned shape is near"
     margin = Selector(table, SelectorSettings(model_margin=1e9), model=model)
     assert margin.choose(shapes[0], "tn", lambda c: c.layout == "tn").member == "torch"
 
