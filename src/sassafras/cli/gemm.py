@@ -43,9 +43,14 @@ def bench(
     known: Annotated[
         bool, typer.Option(help="Choose among the recorded configurations of a shape, by isolated calls.")
     ] = False,
+    source: options.Source = "",
+    top: options.Top = 6,
     gpus: options.Gpus = 1,
     minutes: options.Minutes = None,
     seed: options.Seed = 0,
+    name: Annotated[
+        str, typer.Option(help="Name of the result file [default: by grid and mode, hgemm-offline].")
+    ] = "",
     out: Annotated[Path, typer.Option(help="Folder of journals and results.")] = options.PRODUCTS_FOLDER,
     cache: options.Cache = None,
     fresh: options.Fresh = False,
@@ -59,7 +64,7 @@ def bench(
     The judge grids are never tuned: sassafras.matmul predicts there, from the shipped table.
     """
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
-    from sassafras.gemm.bench.options import Options, of_known
+    from sassafras.gemm.bench.options import Options, carried_over, of_known
     from sassafras.gemm.bench.report import table
     from sassafras.gemm.bench.runs import RunSettings, benchmark
 
@@ -74,14 +79,16 @@ def bench(
         tuned=not judges(grid),
         exclude=exclude,
     )
-    if known:
+    if source:
+        thorough = carried_over(thorough, source, top)
+    elif known:
         thorough = of_known(thorough)
     chosen = choose_shapes(grid, bands, shapes, seed)
     files.folder(out)
     settings = RunSettings(
         out, thorough, gpus, minutes=minutes, dry=dry_run, fresh=fresh, cache=cache, say=note
     )
-    name = file_name(grid, mode, rate)
+    name = name or file_name(grid, mode, rate)
     path, summary = benchmark(chosen, settings, mode=mode, processes=processes, name=name)
     if json:
         print_json(summary)

@@ -52,6 +52,13 @@ Sample = Annotated[int | None, typer.Option(help="Take a sample of this many sha
 Exclude = Annotated[
     str, typer.Option(help="Leave out configurations whose name matches this regular expression.")
 ]
+Source = Annotated[
+    str,
+    typer.Option("--from", help="Time the best recorded configurations of this GPU: NVIDIA H200. Quick."),
+]
+Top = Annotated[
+    int, typer.Option(min=1, help="With --from: number of its configurations to time, per shape and layout.")
+]
 Apart = Annotated[bool, typer.Option(help="Flush the L2 and make one warm-up call before each timed block.")]
 Gpus = Annotated[int, typer.Option(help="Number of GPUs of this host to use.")]
 Minutes = Annotated[

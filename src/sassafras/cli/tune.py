@@ -27,7 +27,7 @@ _OPTIONS = {
         "json",
     },
     "--products": {"bands", "shapes", "configs", "exclude", "only_configs", "recorded", "layouts", "apart"}
-    | {"gpus", "minutes", "cache", "dry_run", "install"},
+    | {"source", "top", "gpus", "minutes", "cache", "dry_run", "install"},
     "programs": {"budget", "quiet", "json", "cache", "dry_run", "install"},
 }
 
@@ -84,6 +84,8 @@ def command(
             help="With --only-configs: number of recorded configurations to time again, per layout."
         ),
     ] = 4,
+    source: options.Source = "",
+    top: options.Top = 6,
     layouts: Annotated[str, typer.Option(help="Layouts to tune: nn,tn, or for gradients nt,tt.")] = "nn,tn",
     apart: options.Apart = True,
     gpus: options.Gpus = 1,
@@ -117,14 +119,16 @@ def command(
         return
     assert products is not None
     from sassafras.gemm.bench.grids import choose_shapes
-    from sassafras.gemm.bench.options import Options, retuning
+    from sassafras.gemm.bench.options import Options, carried_over, retuning
     from sassafras.gemm.bench.runs import RunSettings, save_sweep, sweep
     from sassafras.gemm.matmul.planner import tuned_path
 
     thorough = Options(
         configs=configs or 128, seed=seed, exclude=exclude, layouts=tuple(layouts.split(",")), apart=apart
     )
-    if only_configs:
+    if source:
+        thorough = carried_over(thorough, source, top)
+    elif only_configs:
         thorough = retuning(thorough, only_configs, recorded, configs)
     grid = choose_shapes(products, bands, shapes, seed)
     place = folder(out or options.PRODUCTS_FOLDER)
@@ -156,6 +160,8 @@ def _check(context: typer.Context, target: list[str] | None, products: str | Non
         if _given(context, name) and name in set[str]().union(*_OPTIONS.values()) - _OPTIONS[use]:
             of = " and ".join(other for other, names in _OPTIONS.items() if name in names)
             raise SassafrasError(f"{parameter.opts[0]} is for {of} only", hint="sassafras tune --help")
+    if _given(context, "source") and _given(context, "only_configs"):
+        raise SassafrasError("--from and --only-configs exclude each other", hint="one sweep after the other")
     return use
 
 

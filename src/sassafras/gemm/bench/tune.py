@@ -20,7 +20,7 @@ from ..configs.base import PLAIN
 from ..configs.fields import to_fields
 from ..configs.registry import Config
 from ..problem.shape import Shape
-from .candidates import candidates_for, changed, ranked, recorded, recorded_algorithm
+from .candidates import candidates_for, carried, changed, ranked, recorded, recorded_algorithm
 from .faults import FaultTracker
 from .operands import BASELINE_RMS_LIMIT
 from .options import Options
@@ -166,7 +166,9 @@ class _Halving:
         """A probe of every family, two rungs, the leaders in every mode; survivors are checked."""
         options, known, climbed = self.options, list[Config](), list(enumerate(_RUNGS))
         shape = self.operands.shape
-        if options.only or options.known:
+        if options.source:
+            known = carried(shape, layout, options.source, options.recorded, options.exclude)
+        elif options.only or options.known:
             known = recorded(shape, layout, options.recorded, options.exclude)
         if options.only or known:
             new = []
