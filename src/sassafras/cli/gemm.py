@@ -179,7 +179,7 @@ def choose(
     from sassafras.gemm.matmul.choice import chooser_of
     from sassafras.gemm.matmul.planner import load_table
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.table import tables_of
+    from sassafras.gemm.select.gpus import tables_of
 
     if layout not in ("nn", "tn", "both"):
         raise SassafrasError(f"no layout {layout}", hint="nn, tn or both")
@@ -190,7 +190,7 @@ def choose(
         print(f"{gpu} was not tuned: the tables of {near} serve a Hopper GPU of this name.")
     if not shapes:
         raise SassafrasError("a shape is missing", hint="sassafras gemm choose 64x64x64")
-    chooser = chooser_of(gpu, table, table.header.get("cublaslt"))
+    chooser = chooser_of(near, table, table.header.get("cublaslt"))
     rows = []
     for text in shapes:
         shape = Shape.parse(text)

@@ -7,14 +7,14 @@ from ..configs.registry import with_dtype
 from ..select import epilogue_selector, predictor
 from ..select.epilogue_selector import Extra
 from ..select.selector import Choice, Selector
-from ..select.table import ProductRow, TunedTable, tables_of
+from ..select.table import ProductRow, TunedTable
 from .plan import epilogue_problem, why_illegal
 from .problem import BETA, BIAS, CONSTANT, DTYPES, NORM, Problem
 
 
-def chooser_of(gpu: str, table: TunedTable, lt_version: int | None) -> Selector:
-    """What chooses for a GPU of this name, by a table and the predictors of the nearest shipped GPU."""
-    model, backward = (predictor.shipped(tables_of(gpu), part) for part in ("", PART))
+def chooser_of(near: str, table: TunedTable, lt_version: int | None) -> Selector:
+    """What chooses by a table, and by the predictors of the GPU of this name (`gpus.tables_of`)."""
+    model, backward = (predictor.shipped(near, part) for part in ("", PART))
     return Selector(table, lt_version=lt_version, model=model, backward=backward)
 
 

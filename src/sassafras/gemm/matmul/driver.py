@@ -16,9 +16,13 @@ from typing import Any
 from sassafras.core import DeviceError
 from sassafras.cuda.tensor_maps import L2_PROMOTION_128
 
+from ..select.gpus import GpuFacts
+
 _STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, percent
+# CU_DEVICE_ATTRIBUTE_*: CLOCK_RATE (kHz), MULTIPROCESSOR_COUNT, MEMORY_CLOCK_RATE (kHz), GLOBAL_MEMORY_BUS_WIDTH
+_CLOCK, _MULTIPROCESSORS, _MEMORY_CLOCK, _BUS = 13, 16, 36, 37
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _CLUSTER = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
@@ -26,6 +30,7 @@ _OVERLAP = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
+    "cuDriverGetVersion": (POINTER(c_int),),
     "cuDeviceGet": (POINTER(c_int), c_int),
     "cuDeviceGetName": (c_char_p, c_int, c_int),
     "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
@@ -152,6 +157,25 @@ class Driver:
         self.call("cuDeviceGetAttribute", byref(major), _MAJOR, device)
         self.call("cuDeviceGetAttribute", byref(minor), _MINOR, device)
         return text.value.decode(), (major.value, minor.value)
+
+    def hardware(self, ordinal: int) -> GpuFacts | None:
+        """What the device's tables are found by; None where the driver does not say."""
+        device, found = c_int(), []
+        self.call("cuDeviceGet", byref(device), ordinal)
+        for which in (_MULTIPROCESSORS, _MEMORY_CLOCK, _BUS, _CLOCK):
+            value = c_int()
+            if self._functions["cuDeviceGetAttribute"](byref(value), which, device) or value.value <= 0:
+                return None
+            found.append(value.value)
+        multiprocessors, memory_khz, bits, clock_khz = found
+        # two transfers a cycle
+        return GpuFacts(self.facts(ordinal)[0], multiprocessors, memory_khz * bits / 4e6, clock_khz / 1e3)
+
+    def version(self) -> int:
+        """Of the driver's interface: 13000 for CUDA 13.0."""
+        found = c_int()
+        self.call("cuDriverGetVersion", byref(found))
+        return found.value
 
     def context(self, ordinal: int) -> int:
         """The device's primary context, the one that torch uses."""

@@ -25,6 +25,7 @@ from ..configs.registry import Config, Instance
 from ..problem.launch import SHARED_LIMIT
 from ..select import table as tables
 from ..select.dataset import DATA, slug
+from ..select.gpus import GpuFacts, tables_of
 from ..select.selector import Choice, Selector
 from ..select.table import TunedTable
 from .choice import chooser_of, member_of
@@ -48,21 +49,24 @@ class PlannedGpu:
     tables_of: str | None = None
 
 
-def load_table(gpu: str, say: Callable[[str], None] = lambda text: None) -> TunedTable | None:
+def load_table(
+    gpu: str, say: Callable[[str], None] = lambda text: None, facts: GpuFacts | None = None
+) -> TunedTable | None:
     """``$SASSAFRAS_GEMM_TABLE`` alone, or what is shipped with what was tuned here on top; None without any.
 
-    For a GPU that was never tuned the nearest one's table is loaded (`table.tables_of`). Where the variable
+    For a GPU that was never tuned the nearest one's table is loaded (`gpus.tables_of`). Where the variable
     names a file of a program's products alone, it comes on top of the others.
 
     Args:
         say: is told what of that file is not used.
+        facts: of the GPU, by which the nearest one is found.
 
     Raises:
         SassafrasError: the file that the variable names cannot be used.
     """
     found: TunedTable | None = None
     named: TunedTable | None = None
-    near = tables.tables_of(gpu)
+    near = tables_of(gpu, facts)
     if given := os.environ.get("SASSAFRAS_GEMM_TABLE"):
         whole = TunedTable.load(Path(given))
         named = whole.of_gpu(gpu)
@@ -141,16 +145,17 @@ class Planner:
         with self._lock:
             if ordinal not in self._gpus:
                 name, capability = self.driver.facts(ordinal)
-                chooser, why, near = None, "", tables.tables_of(name)
+                facts = self.driver.hardware(ordinal)
+                chooser, why, near = None, "", tables_of(name, facts)
                 if capability != (9, 0):
                     why = f"our kernels are for sm_90, {name} is sm_{capability[0]}{capability[1]}"
                 else:
-                    found = self._table if self._table is not None else load_table(name, self.note)
+                    found = self._table if self._table is not None else load_table(name, self.note, facts)
                     if found is None:
                         why = f"nothing was tuned for {name} (sassafras tune --products)"
                     else:
                         lt = self._lt_member()
-                        chooser = chooser_of(name, found, lt.version if lt else None)
+                        chooser = chooser_of(near, found, lt.version if lt else None)
                         if near != name:
                             self.note(f"{name} was not tuned: the tables of {near} serve it")
                 self._gpus[ordinal] = PlannedGpu(name, chooser, why, near if chooser else None)
