@@ -21,7 +21,7 @@ from ..select.gpus import GpuFacts
 _STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, percent
-# CU_DEVICE_ATTRIBUTE_*: CLOCK_RATE, MULTIPROCESSOR_COUNT, MEMORY_CLOCK_RATE, GLOBAL_MEMORY_BUS_WIDTH (kHz, bits)
+# CU_DEVICE_ATTRIBUTE_*: CLOCK_RATE, MULTIPROCESSOR_COUNT, MEMORY_CLOCK_RATE (kHz), GLOBAL_MEMORY_BUS_WIDTH
 _CLOCK, _MULTIPROCESSORS, _MEMORY_CLOCK, _BUS = 13, 16, 36, 37
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -30,7 +30,6 @@ _OVERLAP = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
-    "cuDriverGetVersion": (POINTER(c_int),),
     "cuDeviceGet": (POINTER(c_int), c_int),
     "cuDeviceGetName": (c_char_p, c_int, c_int),
     "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
@@ -170,12 +169,6 @@ class Driver:
         multiprocessors, memory_khz, bits, clock_khz = found
         # two transfers a cycle
         return GpuFacts(self.facts(ordinal)[0], multiprocessors, memory_khz * bits / 4e6, clock_khz / 1e3)
-
-    def version(self) -> int:
-        """Of the driver's interface: 13000 for CUDA 13.0."""
-        found = c_int()
-        self.call("cuDriverGetVersion", byref(found))
-        return found.value
 
     def context(self, ordinal: int) -> int:
         """The device's primary context, the one that torch uses."""
