@@ -177,7 +177,7 @@ def choose(
     """Show which implementation serves a product (Sassafras, cuBLASLt or torch), and why. Needs no GPU."""
     from sassafras.core import SassafrasError
     from sassafras.gemm.matmul.choice import chooser_of
-    from sassafras.gemm.matmul.planner import load_table
+    from sassafras.gemm.matmul.loading import load_table
     from sassafras.gemm.problem.shape import Shape
     from sassafras.gemm.select.gpus import tables_of
 

@@ -44,6 +44,7 @@ GRIDS = (
     "cuda-l2 (1,000 shapes), judge-1 to judge-7 (never tuned), learn-1 to learn-4, backward, or shapes: "
     "64x64x64,128x64x512"
 )
+CALIBRATION_FOLDER = Path("sassafras-out/calibration")
 PRODUCTS_FOLDER = Path("sassafras-out/hgemm")
 Bands = Annotated[
     str | None, typer.Option(help="Take only shapes in these bands of FLOP, for example '<1e8,1e8-1e9'.")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..configs.backward import PART
 from ..configs.registry import with_dtype
 from ..select import epilogue_selector, predictor
+from ..select.correction import Correction
 from ..select.epilogue_selector import Extra
 from ..select.selector import Choice, Selector
 from ..select.table import ProductRow, TunedTable
@@ -13,8 +16,11 @@ from .problem import BETA, BIAS, CONSTANT, DTYPES, NORM, Problem
 
 
 def chooser_of(near: str, table: TunedTable, lt_version: int | None) -> Selector:
-    """What chooses by a table, and by the predictors of the GPU of this name (`gpus.tables_of`)."""
+    """What chooses by a table, and by the predictors of the GPU of this name (`gpus.tables_of`), corrected as
+    the table was."""
     model, backward = (predictor.shipped(near, part) for part in ("", PART))
+    if model is not None and (learnt := Correction.from_json(table.header.get("correction"))):
+        model = replace(model, correction=learnt)
     return Selector(table, lt_version=lt_version, model=model, backward=backward)
 
 

@@ -7,10 +7,12 @@ uses `cuda.driver`, which needs cuda-bindings.) Signatures: CUDA driver API, cud
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
+from pathlib import Path
 from typing import Any
 
 from sassafras.core import DeviceError
@@ -169,6 +171,16 @@ class Driver:
         multiprocessors, memory_khz, bits, clock_khz = found
         # two transfers a cycle
         return GpuFacts(self.facts(ordinal)[0], multiprocessors, memory_khz * bits / 4e6, clock_khz / 1e3)
+
+    @staticmethod
+    def version() -> str:
+        """Of the kernel's driver (``580.159.04``); empty where the system does not say."""
+        try:
+            text = Path("/proc/driver/nvidia/version").read_text()
+        except OSError:
+            return ""
+        found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+        return found[0] if found else ""
 
     def context(self, ordinal: int) -> int:
         """The device's primary context, the one that torch uses."""

@@ -28,6 +28,7 @@ from ..configs.fields import ConfigurationList, read_list
 from ..configs.registry import Config
 from ..problem.launch import MULTIPROCESSORS
 from ..problem.shape import LAYOUTS, Shape
+from .correction import Correction
 from .dataset import DATA, stem
 
 #: of the columns of `features`: a model of another number is not used
@@ -252,12 +253,14 @@ class Trees:
 class Model:
     """Both sets of trees, and where they come from (``gpu``, ``date``, ``commit``, ``pairs``, ...).
 
+    ``correction``: from the GPU that it learnt from to another one, without tables.
     ``families`` in the header: the kernels (`Configuration.FAMILY`) that it has learnt of.
     """
 
     plain: Trees
     modes: Trees
     header: dict[str, Any]
+    correction: Correction | None = None
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -296,6 +299,8 @@ class Model:
             return []
         found = features(stems, shape)
         plain = self.plain.predict(found)
+        if self.correction is not None:
+            plain = plain + self.correction.over_torch(stems, shape)
         # modes are looked at where they could still matter
         near = [int(i) for i in np.argsort(-plain, kind="stable")[:_WITH_MODES]]
         asked = [(i, config) for i in near for config in modes_that_may_pay(stems[i], shape)]
