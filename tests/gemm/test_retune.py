@@ -21,7 +21,7 @@ from sassafras.gemm.bench.tune import choose, lt_candidates
 from sassafras.gemm.configs.base import PLAIN
 from sassafras.gemm.configs.fields import from_fields
 from sassafras.gemm.configs.names import parse
-from sassafras.gemm.configs.registry import Config
+from sassafras.gemm.configs.registry import Config, with_dtype
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.dataset import EARLIER, Dataset, DatasetEntry, merge, shipped
 from sassafras.gemm.select.table import TunedTable
@@ -215,3 +215,18 @@ def test_a_damaged_algorithm_is_refused(damage: dict[str, object]) -> None:
         LtAlgorithm.from_json(whole | damage)
     with pytest.raises(SassafrasError, match="not a cuBLASLt algorithm"):
         LtAlgorithm.from_json({name: whole[name] for name in whole if name not in damage})
+
+
+def test_bf16_is_selected_among_the_same_configurations_twins() -> None:
+    shape = Shape(1024, 2048, 512)
+    record = choose(DryContestants(), shape, carried_over(Options(dtype="bf16"), "NVIDIA H200", 3))
+    found = [from_fields(given) for given, _, _ in record["rungs"]]
+    assert found and {config.dtype for config in found} == {"bf16"}
+    fp16 = {
+        with_dtype(c, "bf16")
+        for layout in ("nn", "tn")
+        for c in candidates.carried(shape, layout, "nvidia-h200", 3)
+    }
+    assert {replace(c, mode=PLAIN) for c in found} <= {replace(c, mode=PLAIN) for c in fp16 if c}
+    with pytest.raises(SassafrasError, match="a type that no kernel multiplies"):
+        Options(dtype="fp8")

@@ -43,6 +43,7 @@ def bench(
     known: Annotated[
         bool, typer.Option(help="Choose among the recorded configurations of a shape, by isolated calls.")
     ] = False,
+    dtype: Annotated[str, typer.Option(help="Type of the operands: fp16 or bf16.")] = "fp16",
     source: options.Source = "",
     top: options.Top = 6,
     gpus: options.Gpus = 1,
@@ -78,6 +79,7 @@ def bench(
         apart=apart,
         tuned=not judges(grid),
         exclude=exclude,
+        dtype=dtype,
     )
     if source:
         thorough = carried_over(thorough, source, top)

@@ -62,9 +62,11 @@ class Contestants:
         self._pool = torch.cuda.MemPool()
         self.gpu.sync()
 
-    def operands(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> Operands:
+    def operands(
+        self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS, dtype: str = "fp16"
+    ) -> Operands:
         """Guarded buffers with an FP64 reference."""
-        return Operands(shape, seed, layouts)
+        return Operands(shape, seed, layouts, dtype)
 
     def empty_l2(self) -> None:
         """Enqueue a read of twice the L2."""
@@ -138,7 +140,7 @@ class Contestants:
         """cublasGemmEx on buffers."""
         library = self.strict if strict else self.cublas
         addresses = operands.addresses(layout)
-        return lambda: library.enqueue(operands.shape, layout, *addresses)
+        return lambda: library.enqueue(operands.shape, layout, *addresses, dtype=operands.dtype)
 
     @staticmethod
     def torch_matmul(layout: str, operands: Any) -> Enqueue:

@@ -45,6 +45,7 @@ class Options:
         calls: server mode: of each contestant.
         tuned: the portfolio knows this run's selection; False: only what is shipped (shapes never tuned).
         layouts: which are swept (`cublas`): of nn and tn, or of nt and tt.
+        dtype: ``fp16``, or ``bf16``: the same configurations for BF16, where they are compiled.
         seed: of inputs.
     """
 
@@ -67,6 +68,7 @@ class Options:
     calls: int = 30
     tuned: bool = True
     layouts: Sequence[str] = LAYOUTS
+    dtype: str = "fp16"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -75,12 +77,14 @@ class Options:
             raise SassafrasError(
                 "layouts are of nn and tn, or of nt and tt", where=",".join(asked), hint="one sweep for each"
             )
+        if self.dtype not in ("fp16", "bf16"):
+            raise SassafrasError("a type that no kernel multiplies", where=self.dtype, hint="fp16 or bf16")
         expression(self.exclude)
         object.__setattr__(self, "layouts", asked)  # JSON gives a list back
 
 
 #: options that the measurement follows, and those that the selection follows
-MEASURING = ("seconds", "block_us", "cold", "apart", "walls", "rate", "calls", "tuned", "seed")
+MEASURING = ("seconds", "block_us", "cold", "apart", "walls", "rate", "calls", "tuned", "dtype", "seed")
 _NOT_SELECTING = ("seconds", "cold", "walls", "rate", "calls", "tuned")
 SELECTING = tuple(f.name for f in fields(Options) if f.name not in _NOT_SELECTING)
 
