@@ -139,8 +139,8 @@ class Contestants:
     def gemm_ex(self, layout: str, operands: Any, *, strict: bool = False) -> Enqueue:
         """cublasGemmEx on buffers."""
         library = self.strict if strict else self.cublas
-        addresses = operands.addresses(layout)
-        return lambda: library.enqueue(operands.shape, layout, *addresses, dtype=operands.dtype)
+        a, b, c = operands.addresses(layout)
+        return lambda: library.enqueue(operands.shape, layout, a, b, c, operands.dtype)
 
     @staticmethod
     def torch_matmul(layout: str, operands: Any) -> Enqueue:
