@@ -21,7 +21,7 @@ from sassafras.gemm.matmul.choice import chooser_of
 from sassafras.gemm.matmul.driver import Driver
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import gpus
-from sassafras.gemm.select.correction import Correction, corrected
+from sassafras.gemm.select.correction import Correction, corrected, times_of
 from sassafras.gemm.select.dataset import Dataset, DatasetEntry
 from sassafras.gemm.select.gpus import GpuFacts, tables_of
 from sassafras.gemm.select.table import TunedTable, shipped_path
@@ -73,7 +73,7 @@ def test_a_sample_foretells_the_other_shapes(there: TunedTable) -> None:
     shapes = sample(there)
     assert len(shapes) == len(set(shapes)) > 300
     few, others = shapes[:150], shapes[150:250]
-    learnt = Correction.fit(there, timed(there, few))
+    learnt = Correction.fit(times_of(there), timed(there, few))
     off = [
         learnt.of(config.FAMILY, shape, layout, config) - math.log(slower(shape, config))
         for shape in others
@@ -90,13 +90,13 @@ def test_a_sample_foretells_the_other_shapes(there: TunedTable) -> None:
     assert Correction.from_json({**learnt.to_json(), "members": ["torch"]}) is None, "of other kernels"
     assert Correction.from_json(None) is None
     with pytest.raises(SassafrasError, match="times are too few"):
-        Correction.fit(there, timed(there, few[:2]))
+        Correction.fit(times_of(there), timed(there, few[:2]))
 
 
 def test_a_corrected_table_chooses_what_is_faster_there(there: TunedTable) -> None:
     shapes = sample(there)
     few = timed(there, shapes[:150])
-    table = corrected(there, Correction.fit(there, few), few)
+    table = corrected(there, Correction.fit(times_of(there), few), few)
     assert table.header["near"] == H200 and table.header["gpu"] == STRANGER.name
     assert table.rows.keys() == there.rows.keys()
     one = table.get(shapes[0], "tn")
@@ -117,7 +117,7 @@ def test_a_corrected_table_chooses_what_is_faster_there(there: TunedTable) -> No
 
 def test_the_predictor_is_corrected_as_well(there: TunedTable) -> None:
     few = timed(there, sample(there)[:150])
-    table = corrected(there, Correction.fit(there, few), few)
+    table = corrected(there, Correction.fit(times_of(there), few), few)
     shape = Shape(1000, 2000, 3000 // 64 * 64)
 
     def legal(config: Config) -> bool:
@@ -138,7 +138,7 @@ def test_a_calibration_serves_until_driver_or_library_change(
     monkeypatch.delenv("SASSAFRAS_GEMM_TABLE", raising=False)
     monkeypatch.setattr(Driver, "version", staticmethod(lambda: "580.1"))
     few = timed(there, sample(there)[:60])
-    made = corrected(there, Correction.fit(there, few), few)
+    made = corrected(there, Correction.fit(times_of(there), few), few)
     made.header |= {"multiprocessors": 114, "driver": "580.1"}
     version = int(there.header["cublaslt"])
 

@@ -14,7 +14,7 @@ from sassafras.core import Budget, DeviceError, SassafrasError
 from ..matmul.driver import Driver
 from ..matmul.loading import calibrated_path
 from ..problem.shape import Shape, stratified
-from ..select.correction import Correction, corrected
+from ..select.correction import Correction, corrected, times_of
 from ..select.dataset import Dataset, slug
 from ..select.gpus import SHIPPED, measured, tables_of
 from ..select.table import TunedTable
@@ -62,7 +62,7 @@ def calibrate(
         raise SassafrasError("nothing was timed", where=str(settings.folder), hint="a larger --budget")
     if found.modelled:
         return None, found
-    return corrected(start, Correction.fit(start, found), found), found
+    return corrected(start, Correction.fit(times_of(start), found), found), found
 
 
 def calibrate_here(

@@ -19,7 +19,7 @@ from sassafras.core import SassafrasError
 from ..configs.registry import KERNELS, Config
 from ..problem.launch import MULTIPROCESSORS
 from ..problem.shape import Shape
-from .dataset import Dataset
+from .dataset import Dataset, DatasetEntry
 from .table import TableRow, TunedTable
 
 #: FLOP and bytes a microsecond, and a launch's microseconds, of the parts of a product's time (an H200's)
@@ -109,8 +109,8 @@ class Correction:
         )
 
     @classmethod
-    def fit(cls, there: TunedTable, here: Dataset) -> Correction:
-        """From a table of one GPU and times of some of its shapes on another.
+    def fit(cls, there: Dataset, here: Dataset) -> Correction:
+        """From times of one GPU (`times_of` a table) and times of some of its shapes on another.
 
         Raises:
             SassafrasError: too few times.
@@ -148,19 +148,30 @@ class Correction:
         return cls(weights, int(given["pairs"]), float(given["error"])) if weights.shape == (width,) else None
 
 
-def _pairs(there: TunedTable, here: Dataset) -> Iterable[tuple[str, Shape, str, Config | None, float, float]]:
+def times_of(table: TunedTable) -> Dataset:
+    """What a table says of times, as a dataset."""
+    entries: dict[Shape, DatasetEntry] = {}
+    for (shape, layout), row in table.rows.items():
+        entry = entries.setdefault(shape, DatasetEntry(shape, {}, {name: {} for name in LIBRARIES}))
+        entry.ours.update({config: (us, 0) for config, us in row.ours})
+        for name, us in zip(LIBRARIES, (row.torch_us, row.lt_us), strict=True):
+            entry.baselines[name].update({layout: us} if us else {})
+    return Dataset(table.header, entries.values())
+
+
+def _pairs(there: Dataset, here: Dataset) -> Iterable[tuple[str, Shape, str, Config | None, float, float]]:
     """(member, shape, layout, configuration, microseconds there, microseconds here)."""
-    for (shape, layout), row in there.rows.items():
-        entry = here.entries.get(shape)
-        if entry is None:
+    for now in here:
+        before = there.entries.get(now.shape)
+        if before is None:
             continue
-        for config, us in row.ours:
-            if (now := entry.us(config)) is not None:
-                yield config.FAMILY, shape, layout, config, us, now
-        for name, before in (("torch", row.torch_us), ("lt_autotune", row.lt_us)):
-            now = entry.baseline_us(name, layout)
-            if before and now:
-                yield name, shape, layout, None, before, now
+        for config, (us, _) in now.ours.items():
+            if (was := before.us(config)) is not None:
+                yield config.FAMILY, now.shape, config.layout, config, was, us
+        for name in LIBRARIES:
+            for layout, us in now.baselines.get(name, {}).items():
+                if was := before.baseline_us(name, layout):
+                    yield name, now.shape, layout, None, was, us
 
 
 def corrected(there: TunedTable, correction: Correction, here: Dataset) -> TunedTable:
@@ -173,4 +184,4 @@ def corrected(there: TunedTable, correction: Correction, here: Dataset) -> Tuned
     return TunedTable({**header, **near}, rows)
 
 
-__all__ = ["Correction", "corrected", "features"]
+__all__ = ["Correction", "corrected", "features", "times_of"]
