@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from sassafras.api import doctor
 from sassafras.cli.app import app
 from sassafras.core import SassafrasError
 from sassafras.gemm.bench.calibrate import times
@@ -183,3 +184,24 @@ def test_the_command_rehearses(tmp_path: Path) -> None:
     ):
         refused = CliRunner().invoke(app, [*given, *more])
         assert refused.exit_code and message in refused.output + str(refused.exception)
+
+
+def test_doctor_says_whose_tables_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SASSAFRAS_GEMM_CACHE", str(tmp_path))
+
+    def said(gpu: str, arch: str = "sm_90a") -> tuple[bool, str]:
+        monkeypatch.setattr(doctor, "probe", lambda: {"gpu": gpu, "arch": arch, "count": 1})
+        found = doctor._tables()
+        return found.found, found.version
+
+    class Stranger:
+        def hardware(self, ordinal: int) -> GpuFacts:
+            return STRANGER
+
+    monkeypatch.setattr(doctor, "Driver", Stranger)
+    assert said(H200) == (True, f"its own; measured on {gpus.measured()}")
+    assert said("NVIDIA B200", "sm_100a")[0] is False
+    near = tables_of(STRANGER.name, STRANGER)
+    assert near in said(STRANGER.name)[1] and "--calibrate corrects" in said(STRANGER.name)[1]
+    loading.calibrated_path(STRANGER).write_text("{}")
+    assert "corrected by a calibration" in said(STRANGER.name)[1]
