@@ -192,7 +192,7 @@ def choose(
         print(f"{gpu} was not tuned: the tables of {near} serve a Hopper GPU of this name.")
     if not shapes:
         raise SassafrasError("a shape is missing", hint="sassafras gemm choose 64x64x64")
-    chooser = chooser_of(near, table, table.header.get("cublaslt"))
+    chooser = chooser_of(gpu, table, table.header.get("cublaslt"))
     rows = []
     for text in shapes:
         shape = Shape.parse(text)

@@ -49,7 +49,8 @@ def load_table(
         if whole.rows or not whole.products:
             return named
     start = _calibrated(facts, lt_version, say) if facts and near != gpu else None
-    for path in (tables.shipped_path(near, PART), tables.shipped_path(near), tuned_path(gpu)):
+    backward = tables.shipped_path(tables_of(gpu, facts, PART), PART)
+    for path in (backward, tables.shipped_path(near), tuned_path(gpu)):
         if start is not None and path == tables.shipped_path(near):
             found = start if found is None else found.merged(start)
         elif path.is_file():

@@ -116,7 +116,7 @@ class Planner:
                     if found is None:
                         why = f"nothing was tuned for {name} (sassafras tune --products)"
                     else:
-                        chooser = chooser_of(near, found, version)
+                        chooser = chooser_of(name, found, version, facts)
                         calibrated = "correction" in found.header
                         if near != name:
                             how = (

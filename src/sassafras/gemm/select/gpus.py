@@ -36,17 +36,22 @@ class GpuFacts:
 
 #: GPUs whose tables and predictors come with the package
 SHIPPED = (GpuFacts("NVIDIA H200", 132, 4917, 1980),)
+#: those of them that have tables of a further part (`backward.part`)
+PARTS = {"backward": ("NVIDIA H200",)}
 
 
-def tables_of(gpu: str, facts: GpuFacts | None = None) -> str:
+def tables_of(gpu: str, facts: GpuFacts | None = None, part: str = "") -> str:
     """The GPU whose shipped tables serve a Hopper GPU of this name: its own, else the nearest one's.
 
     Args:
         facts: of the GPU; without them a GPU that has no tables is served by the first one's.
+        part: nt and tt with `backward.PART`.
     """
-    if any(one.name == gpu for one in SHIPPED):
+    have = [one for one in SHIPPED if not part or one.name in PARTS[part]]
+    if any(one.name == gpu for one in have):
         return gpu
-    return min(SHIPPED, key=lambda one: one.distance(facts) if facts else 0.0).name
+    facts = facts or next((one for one in SHIPPED if one.name == gpu), None)
+    return min(have, key=lambda one: one.distance(facts) if facts else 0.0).name
 
 
 def measured() -> str:
