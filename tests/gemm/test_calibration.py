@@ -109,6 +109,11 @@ def test_a_corrected_table_chooses_what_is_faster_there(there: TunedTable) -> No
         one is not None
         and dict(one.ours).items() <= {c: us for c, (us, _) in few[shapes[0]].ours.items()}.items()
     )
+    newer = timed(there, shapes[:150], cublaslt=there.header["cublaslt"] + 1)
+    other = corrected(there, Correction.fit(times_of(there), newer), newer)
+    for found, kept in ((table, True), (other, False)):
+        assert any(row.lt for row in found.rows.values() if row.shape in few.entries)
+        assert any(row.lt for row in found.rows.values() if row.shape not in few.entries) == kept
     lost = {True: 0.0, False: 0.0}
     for shape in shapes[150:]:
         before, after = there.get(shape, "tn"), table.get(shape, "tn")

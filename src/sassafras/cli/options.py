@@ -55,7 +55,7 @@ Exclude = Annotated[
 ]
 Source = Annotated[
     str,
-    typer.Option("--from", help="Time the best recorded configurations of this GPU: NVIDIA H200. Quick."),
+    typer.Option("--from", help="Take candidates (with --calibrate: the table) from this GPU: NVIDIA H200."),
 ]
 Top = Annotated[
     int, typer.Option(min=1, help="With --from: number of its configurations to time, per shape and layout.")

@@ -102,7 +102,7 @@ def retuning(options: Options, only: str, recorded: int = 4, configs: int | None
 
 
 def carried_over(options: Options, gpu: str, top: int = 6) -> Options:
-    """These options for a sweep on a GPU like another: about 0.3 s a shape.
+    """These options for a sweep on a GPU like another.
 
     Args:
         gpu: the other's name (``NVIDIA H200`` or ``nvidia-h200``).

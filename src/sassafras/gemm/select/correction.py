@@ -178,6 +178,9 @@ def corrected(there: TunedTable, correction: Correction, here: Dataset) -> Tuned
     """A table for the GPU of `here`: rows as timed where they were, else those of `there`, corrected."""
     timed = TunedTable.from_dataset(here)
     rows = [timed.rows.get(at) or correction.row(row) for at, row in there.rows.items()]
+    if timed.header.get("cublaslt") != there.header.get("cublaslt"):
+        # algorithms of another version are not to be called, and the header is about to name this one's
+        rows = [row if (row.shape, row.layout) in timed.rows else replace(row, lt=None) for row in rows]
     kept = ("gpu", "cublaslt", "torch", "kernels", "date", "commit")
     header = {key: timed.header[key] for key in kept if timed.header.get(key)}
     near = {"near": there.header.get("gpu"), "correction": correction.to_json(), "timed": len(here)}
