@@ -3,6 +3,7 @@
     python benchmarks/choosers.py --train       # writes gemm/select/data/*.chooser.npz
     python benchmarks/choosers.py               # on shapes held out: writes choosers.json
     python benchmarks/choosers.py --backward --train     # the model of nt and tt
+    python benchmarks/choosers.py --gpu nvidia-h100-80gb-hbm3 [--train]  # what is added to the H200's model
 
 No GPU; scikit-learn trains. Choosers may name whatever they could name in a program, and times are looked up
 in the dataset. A mode of launching that was not timed there counts as the plain launch, and a kernel with the
@@ -49,6 +50,16 @@ PLAIN = {
 MODES = {"max_iter": 120, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.12}
 #: of the layouts nt and tt, which have a tenth of the pairs
 PLAIN_BACKWARD = {"max_iter": 200, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.1}
+#: of what is added to another GPU's model: small, as no shape off the grid was timed there
+ADDED = {
+    "max_iter": 60,
+    "max_leaf_nodes": 15,
+    "max_depth": 6,
+    "learning_rate": 0.08,
+    "l2_regularization": 20.0,
+}
+ADDED_MODES = {"max_iter": 30, "max_leaf_nodes": 7, "max_depth": 4, "learning_rate": 0.08}
+BASE = "NVIDIA H200"
 #: how many such sets are averaged, each of shapes drawn with replacement: one alone takes what a few shapes
 #: did for a rule (docs/experiments/hgemm-selection.md)
 MEMBERS = 4
@@ -89,6 +100,19 @@ class Pairs:
         self.plain, self.modes = (
             [np.array(part) for part in zip(*rows, strict=True)] for rows in (plain, modes)
         )
+
+    def train_added(
+        self, without: set[int], base: predictor.Model, header: dict[str, Any]
+    ) -> predictor.Model:
+        """What is added to another GPU's model, from all shapes but some."""
+        (of, plain, speedups), (_, modes, gains) = (
+            [part[~np.isin(rows[0], list(without))] for part in rows] for rows in (self.plain, self.modes)
+        )
+        sets = (
+            bagged(of, plain, speedups - base.plain.predict(plain), ADDED),
+            fitted(modes, gains - base.modes.predict(modes), ADDED_MODES),
+        )
+        return predictor.Model(*sets, {**header, "base": BASE})
 
     def train(
         self, without: set[int], header: dict[str, Any], settings: dict[str, Any] = PLAIN
@@ -340,6 +364,32 @@ def best(entry: dataset.DatasetEntry, layout: str) -> dict[str, Any]:
     return {"config": ranked[0][0] if faster else None, "over_torch": over, "fraction_of_best": 1.0}
 
 
+def added(args: argparse.Namespace) -> None:
+    """Another GPU: train what is added to the model of `BASE`, or judge it on folds of the grid."""
+    found, base = dataset.shipped(args.gpu), predictor.shipped(BASE)
+    assert base is not None
+    header = {name: found.header.get(name) for name in ("gpu", "date", "commit", "torch")}
+    header["pairs"] = found.pairs
+    entries = [found[shape] for shape in sorted(found.entries)]
+    pairs = Pairs(entries)
+    if args.train:
+        path = args.model or predictor.shipped_path(args.gpu)
+        pairs.train_added(set(), base, header).save(path)
+        print(f"wrote {path} ({path.stat().st_size:,} bytes)")
+        return
+    table, judged = TunedTable.from_dataset(found), dict[str, list[dict[str, Any]]]()
+    for fold in range(FOLDS):
+        out = set(range(fold, len(entries), FOLDS))
+        own = pairs.train_added(out, base, header)
+        both = replace(base, plain=base.plain.plus(own.plain), modes=base.modes.plus(own.modes))
+        less, test = table.without(entries[i].shape for i in out), [entries[i] for i in sorted(out)]
+        for name, model in (("of the other GPU", base), ("with what is added", both)):
+            chosen = judge(Selector(less, model=model), test)
+            judged.setdefault(name, []).extend(chosen)
+    for name, rows in judged.items():
+        print(name, summed(rows))
+
+
 def layouts_of(found: dataset.Dataset) -> list[str]:
     """What it was swept in, by its baselines."""
     return sorted({layout for entry in found for layout in entry.baselines.get("torch", {})})
@@ -376,11 +426,15 @@ def main() -> None:
     )
     parser.add_argument("--dataset", type=Path, help="[default: the one that comes with the package]")
     parser.add_argument("--backward", action="store_true", help="the layouts nt and tt")
+    parser.add_argument("--gpu", help="another GPU than the H200, by its data set's name")
     parser.add_argument("--train", action="store_true", help="write the model instead of comparing")
     parser.add_argument("--model", type=Path, help="file to write with --train [default: the package's]")
     parser.add_argument("--folds", type=Path, help="folder that keeps the folds' models")
     parser.add_argument("--out", help="folder of the result file")
     args = parser.parse_args()
+    if args.gpu:
+        added(args)
+        return
     if args.backward:
         if not args.train:
             parser.error("--backward goes with --train")

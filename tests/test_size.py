@@ -9,18 +9,18 @@ ROOT = Path(__file__).parents[1]
 #: words of the README
 README_WORDS = 700
 #: words of the README and all pages in docs/
-ALL_WORDS = 43_410
+ALL_WORDS = 43_660
 #: words of the index, the tutorial and the guides
-GUIDE_WORDS = 9_550
+GUIDE_WORDS = 9_650
 #: lines of the package: Python, CUDA, C++, and the report's templates, scripts and styles
-SOURCE_LINES = 73_040
+SOURCE_LINES = 73_790
 SOURCE = (".py", ".cu", ".cuh", ".cpp", ".hpp", ".js", ".css", ".jinja")
 #: lines of a source file
 FILE_LINES = 450
 #: lines of Python in gemm/
-GEMM_LINES = 14_300
+GEMM_LINES = 14_970
 #: lines of benchmarks: scripts, kernels, quotes
-BENCHMARK_LINES = 19_540
+BENCHMARK_LINES = 19_940
 #: bytes of the wheel, without its archive's own
 WHEEL_BYTES = 3_500_000
 

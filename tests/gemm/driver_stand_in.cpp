@@ -149,7 +149,12 @@ State *stand_in() { return &state; }
 int cuInit(unsigned flags) { return flags ? INVALID : 0; }
 int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, ordinal >= 0 && ordinal < 4 ? 0 : 101; }
 int cuDeviceGetName(char *to, int size, int) { return std::strncpy(to, "NVIDIA H200", (size_t)size), 0; }
-int cuDeviceGetAttribute(int *to, int which, int) { return *to = which == 75 ? 9 : 0, which == 75 || which == 76 ? 0 : INVALID; }
+int cuDeviceGetAttribute(int *to, int which, int) { // an H200's
+    const int known[][2] = {{13, 1980000}, {16, 132}, {36, 3201000}, {37, 6144}, {75, 9}, {76, 0}};
+    for (const auto &one : known)
+        if (one[0] == which) return *to = one[1], 0;
+    return INVALID;
+}
 int cuDevicePrimaryCtxRetain(void **to, int device) { return *to = &primary[device], 0; }
 int cuCtxGetCurrent(void **to) { return *to = contexts.empty() ? nullptr : contexts.back(), 0; }
 int cuCtxPushCurrent_v2(void *context) { return contexts.push_back(context), context ? 0 : BAD_CONTEXT; }

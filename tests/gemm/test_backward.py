@@ -138,7 +138,7 @@ def test_what_is_shipped_of_them_belongs_together() -> None:
 def test_the_shipped_tables_are_read_together(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, swept: tuple[Path, Dataset]
 ) -> None:
-    from sassafras.gemm.matmul.planner import load_table
+    from sassafras.gemm.matmul.loading import load_table
 
     monkeypatch.setenv("SASSAFRAS_GEMM_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("SASSAFRAS_GEMM_TABLE", raising=False)

@@ -26,7 +26,8 @@ from sassafras.gemm.matmul import batch_invariant as context  # noqa: E402
 from sassafras.gemm.matmul import invariant as room  # noqa: E402
 from sassafras.gemm.matmul.choice import chooser_of  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
-from sassafras.gemm.matmul.planner import Planner, load_table  # noqa: E402
+from sassafras.gemm.matmul.loading import load_table  # noqa: E402
+from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.matmul.torch_side import strict  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
 from sassafras.gemm.select import invariant  # noqa: E402

@@ -21,6 +21,7 @@ from sassafras.gemm.matmul.driver import Driver, DriverError  # noqa: E402
 from sassafras.gemm.matmul.plan import KernelPlan, LaunchPlan, plan, why_illegal  # noqa: E402
 from sassafras.gemm.matmul.problem import MatmulCall, Problem, lies, read  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
+from sassafras.gemm.select.gpus import SHIPPED  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
 
 KINDS = ("compiled", "python")
@@ -500,6 +501,9 @@ def test_gradients_and_modes_are_left_to_python(launcher: Any) -> None:
 def test_the_driver_says_what_failed(library: Path) -> None:
     driver = Driver(str(library))
     assert driver.facts(0) == ("NVIDIA H200", (9, 0))
+    hardware = driver.hardware(0)
+    assert hardware is not None and (hardware.multiprocessors, hardware.clock_mhz) == (132, 1980)
+    assert abs(hardware.gigabytes_s - 4917) < 1 and hardware.distance(SHIPPED[0]) < 1e-3
     with pytest.raises(DriverError, match="cuModuleLoadData: CUDA error 200"):
         driver.load(0, b"nonsense", "x", 0)
     with pytest.raises(DriverError, match="cuFuncSetAttribute"):

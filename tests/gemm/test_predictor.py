@@ -79,6 +79,31 @@ def test_the_mean_of_several_sets_is_one() -> None:
     assert Trees.of_arrays("t", mean.arrays("t")).predict(rows) == pytest.approx(mean.predict(rows), abs=1e-5)
 
 
+def test_a_model_may_be_what_is_added_to_another_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = predictor.shipped(GPU)
+    assert base is not None
+    monkeypatch.setattr(
+        predictor, "shipped_path", lambda gpu, part="": tmp_path / f"{dataset.stem(gpu, part)}.npz"
+    )
+    base.save(tmp_path / "nvidia-h200.npz")
+    Model(constant(0.25), constant(0.0), {"gpu": "other", "base": GPU}).save(tmp_path / "other.npz")
+    Model(constant(0.25), constant(0.0), {"gpu": "lone", "base": "gone"}).save(tmp_path / "lone.npz")
+    predictor.shipped.cache_clear()
+    try:
+        both = predictor.shipped("other")
+        assert both is not None and predictor.shipped("lone") is None, "without its base it is nothing"
+        assert both.header["gpu"] == "other" and both.known == base.known
+        shape = Shape(512, 1024, 2048)
+        configs = list(registry.legal(shape, layouts=("tn",)))[:40]
+        more, less = ({c: s for s, c in one.speedups(configs, shape)} for one in (both, base))
+        assert more.keys() == less.keys()
+        assert all(more[c] == pytest.approx(less[c] * np.exp(0.25), rel=1e-6) for c in less)
+    finally:
+        predictor.shipped.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("shape", "aligned"),
     [((64, 64, 64), (8, 8, 8)), ((3, 20, 48), (8, 4, 4)), ((8, 16, 1191), (1, 8, 1)), ((8, 6, 4), (4, 2, 2))],

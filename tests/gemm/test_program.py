@@ -24,7 +24,8 @@ from sassafras.gemm.bench import program  # noqa: E402
 from sassafras.gemm.bench.journal import read  # noqa: E402
 from sassafras.gemm.configs.names import parse  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
-from sassafras.gemm.matmul.planner import Planner, load_table  # noqa: E402
+from sassafras.gemm.matmul.loading import load_table  # noqa: E402
+from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.matmul.problem import Problem  # noqa: E402
 from sassafras.gemm.matmul.recorder import Recorder, recorded  # noqa: E402
 from sassafras.gemm.problem.shape import Product, Shape  # noqa: E402

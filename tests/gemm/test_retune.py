@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,12 +16,12 @@ from sassafras.core import SassafrasError
 from sassafras.cuda.cublas import RECOMMENDED_WORKSPACE, ROOM, LtAlgorithm, both_ways
 from sassafras.gemm.bench import candidates, runs
 from sassafras.gemm.bench.dry_run import DryContestants
-from sassafras.gemm.bench.options import Options, retuning
+from sassafras.gemm.bench.options import Options, carried_over, retuning
 from sassafras.gemm.bench.tune import choose, lt_candidates
 from sassafras.gemm.configs.base import PLAIN
 from sassafras.gemm.configs.fields import from_fields
 from sassafras.gemm.configs.names import parse
-from sassafras.gemm.configs.registry import Config
+from sassafras.gemm.configs.registry import Config, with_dtype
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.dataset import EARLIER, Dataset, DatasetEntry, merge, shipped
 from sassafras.gemm.select.table import TunedTable
@@ -71,6 +72,34 @@ def test_only_they_are_timed() -> None:
     # where nothing changed: the recorded ones alone, without the rung that would send nobody home
     plain = choose(DryContestants(), Shape(64, 64, 64), options)
     assert plain["ours"] and {rung for _, _, rung in plain["rungs"]} <= {1, 2}
+
+
+def test_another_gpus_best_are_timed_and_all_of_cublaslt() -> None:
+    every = shipped()
+    for shape in (LONG, Shape(64, 64, 64), Shape(1024, 2048, 512)):
+        for layout in ("nn", "tn"):
+            found = candidates.carried(shape, layout, "nvidia-h200", 3)
+            plain = {replace(c, mode=PLAIN) for c in found}
+            best = every[shape].ranked(layout)
+            fastest = min(us for _, us in best)
+            assert len(found) == len(set(found)) == len(plain) and all(
+                c.layout == layout and c.why_illegal(shape) is None for c in found
+            )
+            assert every[shape].us(found[0]) == fastest, "the fastest in its fastest mode"
+            kept = [us for c in found if (us := every[shape].us(c)) and us <= 1.06 * fastest]
+            assert kept and len(found) <= 3 + 2 * len({c.FAMILY for c in found})
+            for family in {c.FAMILY for c, us in best if us <= 1.25 * fastest}:
+                assert family in {c.FAMILY for c in found}, "no kernel that was near is left out"
+    assert candidates.carried(Shape(7 * 8, 64, 64), "nn", "nvidia-h200", 3) == [], "never recorded"
+    options = carried_over(Options(), "NVIDIA H200", 3)
+    stage = DryContestants()
+    all_of = len(list(stage.lt.candidates(stage.lt.problem(LONG, "tn"))))
+    assert len(lt_candidates(stage, stage.lt.problem(LONG, "tn"), options)) == all_of
+    record = choose(DryContestants(), LONG, options)
+    names = {c.stem for layout in ("nn", "tn") for c in candidates.carried(LONG, layout, "nvidia-h200", 3)}
+    assert {from_fields(given).stem for given, _, _ in record["rungs"]} <= names and record["ours"]
+    with pytest.raises(SassafrasError, match="no dataset of this GPU"):
+        carried_over(Options(), "NVIDIA H300")
 
 
 def test_few_of_cublaslt_run_where_its_best_is_known() -> None:
@@ -150,7 +179,8 @@ def test_what_is_written_is_the_whole_dataset(tmp_path: Path, monkeypatch: pytes
 def test_scripts(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     for command in (
-        ["hgemm.py", "sweep", "--only-configs", PARTS, "--shapes", "6", "--gpus", "1"],
+        ["hgemm.py", "sweep", "--from", "NVIDIA H200", "--bands", "<1e8", "--shapes", "2", "--fresh"],
+        ["hgemm.py", "sweep", "--only-configs", PARTS, "--shapes", "6", "--gpus", "1", "--fresh"],
         ["hgemm.py", "sweep", "--only-configs", PARTS, "--bands", ">1e12", "--shapes", "1", "--gpus", "1"],
     ):
         done = subprocess.run(
@@ -185,3 +215,18 @@ def test_a_damaged_algorithm_is_refused(damage: dict[str, object]) -> None:
         LtAlgorithm.from_json(whole | damage)
     with pytest.raises(SassafrasError, match="not a cuBLASLt algorithm"):
         LtAlgorithm.from_json({name: whole[name] for name in whole if name not in damage})
+
+
+def test_bf16_is_selected_among_the_same_configurations_twins() -> None:
+    shape = Shape(1024, 2048, 512)
+    record = choose(DryContestants(), shape, carried_over(Options(dtype="bf16"), "NVIDIA H200", 3))
+    found = [from_fields(given) for given, _, _ in record["rungs"]]
+    assert found and {config.dtype for config in found} == {"bf16"}
+    fp16 = {
+        with_dtype(c, "bf16")
+        for layout in ("nn", "tn")
+        for c in candidates.carried(shape, layout, "nvidia-h200", 3)
+    }
+    assert {replace(c, mode=PLAIN) for c in found} <= {replace(c, mode=PLAIN) for c in fp16 if c}
+    with pytest.raises(SassafrasError, match="a type that no kernel multiplies"):
+        Options(dtype="fp8")

@@ -361,7 +361,7 @@ def test_a_first_call_waits_for_no_compiler(tmp_path: Path, monkeypatch: pytest.
     """In a fresh process with an empty cache: torch serves at once, ours once it is compiled."""
     if not _hopper():
         pytest.skip("needs a Hopper GPU")
-    from sassafras.gemm.matmul.planner import load_table
+    from sassafras.gemm.matmul.loading import load_table
 
     monkeypatch.setenv("SASSAFRAS_GEMM_CACHE", str(tmp_path))
     if load_table(name := torch.cuda.get_device_name(0)) is None:

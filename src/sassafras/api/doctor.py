@@ -14,6 +14,9 @@ from sassafras.core import Buffer, Case, SassafrasError, StoreError
 from sassafras.core.errors import reason
 from sassafras.cuda.environment import probe
 from sassafras.frontend import cuda
+from sassafras.gemm.matmul.driver import Driver
+from sassafras.gemm.matmul.loading import calibrated_path
+from sassafras.gemm.select import gpus
 from sassafras.jobs.opening import DEFAULT_ARCH
 from sassafras.sass import Program, tools
 from sassafras.store import Store, default_path
@@ -79,7 +82,7 @@ def diagnose() -> list[Finding]:
             "Python", release >= (3, 11), f"{platform.python_version()} on {platform.system()}", "everything"
         )
     ]
-    findings += _gpu()
+    findings += [*_gpu(), _tables()]
     findings += [_tool(name, why) for name, why in _TOOLS.items()]
     findings += [_package(name, why) for name, why in _PACKAGES.items()]
     if any(f.name == "nvcc" and f.found for f in findings):
@@ -125,6 +128,28 @@ def _package(name: str, why: str) -> Finding:
 def _tool(name: str, why: str) -> Finding:
     found = tools.find_all(name)
     return Finding(name, bool(found), ", ".join(f"{tool.version} ({tool.origin})" for tool in found), why)
+
+
+def _tables() -> Finding:
+    """Which GPU's tables `sassafras.matmul` uses here."""
+    name, why = "GEMM tables", "sassafras.matmul"
+    known = f"measured on {gpus.measured()}"
+    found = probe()
+    if "error" in found:
+        return Finding(name, True, known, why)
+    gpu = str(found["gpu"])
+    if not str(found["arch"]).startswith("sm_90"):
+        return Finding(name, False, f"{known}; torch serves {gpu}", why)
+    if gpus.tables_of(gpu) == gpu:
+        return Finding(name, True, f"its own; {known}", why)
+    try:
+        facts = Driver().hardware(0)
+    except SassafrasError:
+        facts = None
+    calibrated = facts is not None and calibrated_path(facts).is_file()
+    how = "corrected by a calibration" if calibrated else "sassafras tune --calibrate corrects them"
+    near = gpus.tables_of(gpu, facts)
+    return Finding(name, True, f"those of the nearest measured GPU, {near} ({how}); {known}", why)
 
 
 def _gpu() -> list[Finding]:

@@ -43,9 +43,15 @@ def bench(
     known: Annotated[
         bool, typer.Option(help="Choose among the recorded configurations of a shape, by isolated calls.")
     ] = False,
+    dtype: Annotated[str, typer.Option(help="Type of the operands: fp16 or bf16.")] = "fp16",
+    source: options.Source = "",
+    top: options.Top = 6,
     gpus: options.Gpus = 1,
     minutes: options.Minutes = None,
     seed: options.Seed = 0,
+    name: Annotated[
+        str, typer.Option(help="Name of the result file [default: by grid and mode, hgemm-offline].")
+    ] = "",
     out: Annotated[Path, typer.Option(help="Folder of journals and results.")] = options.PRODUCTS_FOLDER,
     cache: options.Cache = None,
     fresh: options.Fresh = False,
@@ -59,7 +65,7 @@ def bench(
     The judge grids are never tuned: sassafras.matmul predicts there, from the shipped table.
     """
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
-    from sassafras.gemm.bench.options import Options, of_known
+    from sassafras.gemm.bench.options import Options, carried_over, of_known
     from sassafras.gemm.bench.report import table
     from sassafras.gemm.bench.runs import RunSettings, benchmark
 
@@ -73,15 +79,18 @@ def bench(
         apart=apart,
         tuned=not judges(grid),
         exclude=exclude,
+        dtype=dtype,
     )
-    if known:
+    if source:
+        thorough = carried_over(thorough, source, top)
+    elif known:
         thorough = of_known(thorough)
     chosen = choose_shapes(grid, bands, shapes, seed)
     files.folder(out)
     settings = RunSettings(
         out, thorough, gpus, minutes=minutes, dry=dry_run, fresh=fresh, cache=cache, say=note
     )
-    name = file_name(grid, mode, rate)
+    name = name or file_name(grid, mode, rate)
     path, summary = benchmark(chosen, settings, mode=mode, processes=processes, name=name)
     if json:
         print_json(summary)
@@ -170,9 +179,9 @@ def choose(
     """Show which implementation serves a product (Sassafras, cuBLASLt or torch), and why. Needs no GPU."""
     from sassafras.core import SassafrasError
     from sassafras.gemm.matmul.choice import chooser_of
-    from sassafras.gemm.matmul.planner import load_table
+    from sassafras.gemm.matmul.loading import load_table
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.table import tables_of
+    from sassafras.gemm.select.gpus import tables_of
 
     if layout not in ("nn", "tn", "both"):
         raise SassafrasError(f"no layout {layout}", hint="nn, tn or both")

@@ -44,6 +44,7 @@ GRIDS = (
     "cuda-l2 (1,000 shapes), judge-1 to judge-7 (never tuned), learn-1 to learn-4, backward, or shapes: "
     "64x64x64,128x64x512"
 )
+CALIBRATION_FOLDER = Path("sassafras-out/calibration")
 PRODUCTS_FOLDER = Path("sassafras-out/hgemm")
 Bands = Annotated[
     str | None, typer.Option(help="Take only shapes in these bands of FLOP, for example '<1e8,1e8-1e9'.")
@@ -51,6 +52,13 @@ Bands = Annotated[
 Sample = Annotated[int | None, typer.Option(help="Take a sample of this many shapes, stratified by band.")]
 Exclude = Annotated[
     str, typer.Option(help="Leave out configurations whose name matches this regular expression.")
+]
+Source = Annotated[
+    str,
+    typer.Option("--from", help="Take candidates (with --calibrate: the table) from this GPU: NVIDIA H200."),
+]
+Top = Annotated[
+    int, typer.Option(min=1, help="With --from: number of its configurations to time, per shape and layout.")
 ]
 Apart = Annotated[bool, typer.Option(help="Flush the L2 and make one warm-up call before each timed block.")]
 Gpus = Annotated[int, typer.Option(help="Number of GPUs of this host to use.")]

@@ -1,4 +1,4 @@
-"""``sassafras tune CAPTURE``, ``sassafras tune -- COMMAND`` and ``sassafras tune --products GRID``"""
+"""``sassafras tune CAPTURE``, ``tune -- COMMAND``, ``tune --products GRID`` and ``tune --calibrate``"""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _OPTIONS = {
         "json",
     },
     "--products": {"bands", "shapes", "configs", "exclude", "only_configs", "recorded", "layouts", "apart"}
-    | {"gpus", "minutes", "cache", "dry_run", "install"},
+    | {"source", "top", "gpus", "minutes", "cache", "dry_run", "install"},
     "programs": {"budget", "quiet", "json", "cache", "dry_run", "install"},
+    "--calibrate": {"budget", "cache", "dry_run", "install", "source"},
 }
 
 
@@ -44,6 +45,10 @@ def command(
     products: Annotated[
         str | None, typer.Option(help=f"Tune this grid of products instead of a capture: {options.GRIDS}.")
     ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="Correct the nearest GPU's table by a sample timed on this GPU."),
+    ] = False,
     seed: options.Seed = 0,
     out: Annotated[
         Path | None,
@@ -84,6 +89,8 @@ def command(
             help="With --only-configs: number of recorded configurations to time again, per layout."
         ),
     ] = 4,
+    source: options.Source = "",
+    top: options.Top = 6,
     layouts: Annotated[str, typer.Option(help="Layouts to tune: nn,tn, or for gradients nt,tt.")] = "nn,tn",
     apart: options.Apart = True,
     gpus: options.Gpus = 1,
@@ -101,9 +108,16 @@ def command(
     that it calls are timed in its context, ours beside cuBLASLt's and torch, within --budget (120s); --quiet,
     --json, --cache, --dry-run and --no-install apply. With --products, GEMM configurations are timed by
     successive halving, and the data set and the table of winners are written; the options from --bands on
-    apply. The same command resumes.
+    apply. With --calibrate, a GPU without a table gets the nearest one's (or that of --from), corrected by
+    what a sample takes here within --budget (60s). The same command resumes.
     """
-    use = _check(context, target, products)
+    use = _check(context, target, products, calibrate)
+    if calibrate:
+        place = folder(out or options.CALIBRATION_FOLDER)
+        how: dict[str, Any] = {"cache": cache, "dry": dry_run, "install": install}
+        how |= {"fresh": fresh, "seed": seed}
+        _calibrated(source, place, budget, how)
+        return
     if target is not None and use == "captures":
         place = folder(out or Path("sassafras-out"))
         chosen = {"device": device, "budget": budget, "strategy": strategy, "seed": seed, "store": store}
@@ -117,14 +131,16 @@ def command(
         return
     assert products is not None
     from sassafras.gemm.bench.grids import choose_shapes
-    from sassafras.gemm.bench.options import Options, retuning
+    from sassafras.gemm.bench.options import Options, carried_over, retuning
     from sassafras.gemm.bench.runs import RunSettings, save_sweep, sweep
-    from sassafras.gemm.matmul.planner import tuned_path
+    from sassafras.gemm.matmul.loading import tuned_path
 
     thorough = Options(
         configs=configs or 128, seed=seed, exclude=exclude, layouts=tuple(layouts.split(",")), apart=apart
     )
-    if only_configs:
+    if source:
+        thorough = carried_over(thorough, source, top)
+    elif only_configs:
         thorough = retuning(thorough, only_configs, recorded, configs)
     grid = choose_shapes(products, bands, shapes, seed)
     place = folder(out or options.PRODUCTS_FOLDER)
@@ -141,21 +157,30 @@ def command(
         note(f"wrote {path}")
 
 
-def _check(context: typer.Context, target: list[str] | None, products: str | None) -> str:
+def _check(context: typer.Context, target: list[str] | None, products: str | None, calibrate: bool) -> str:
     """What is tuned (`_OPTIONS`). Raises SassafrasError unless one thing is named, with its own options."""
     from sassafras.core import SassafrasError
 
-    if (target is None) == (products is None):
-        what = "nothing to tune is named" if target is None else f"both {target[0]!r} and products are named"
+    named = [
+        *map(repr, (target or ())[:1]),
+        *["products"] * (products is not None),
+        *["--calibrate"] * calibrate,
+    ]
+    if len(named) != 1:
+        what = "both " + " and ".join(named) + " are named" if named else "nothing to tune is named"
         raise SassafrasError(
             what, hint="sassafras tune captured, -- python program.py, or --products 64x4096x4096"
         )
-    use = "--products" if target is None else "programs" if _runs(target) else "captures"
+    use = "--calibrate" if calibrate else "--products"
+    if target is not None:
+        use = "programs" if _runs(target) else "captures"
     for parameter in context.command.params:
         name = parameter.name or ""
         if _given(context, name) and name in set[str]().union(*_OPTIONS.values()) - _OPTIONS[use]:
             of = " and ".join(other for other, names in _OPTIONS.items() if name in names)
             raise SassafrasError(f"{parameter.opts[0]} is for {of} only", hint="sassafras tune --help")
+    if _given(context, "source") and _given(context, "only_configs"):
+        raise SassafrasError("--from and --only-configs exclude each other", hint="one sweep after the other")
     return use
 
 
@@ -213,6 +238,21 @@ def _program(
     print_table(title, ["product", "calls", "served by", "before (us)", "now (us)", "speed-up"], rows)
     print(found)
     note(f"wrote {found.path}")
+
+
+def _calibrated(source: str, place: Path, budget: str, chosen: dict[str, Any]) -> None:
+    """Time the sample, write and install the corrected table, say what it is made of."""
+    from sassafras.gemm.bench.calibration import calibrate_here
+
+    table, found, written = calibrate_here(source, place, budget, say=note, **chosen)
+    modelled = " (modelled)" if found.modelled else ""
+    print(f"{len(found)} shapes and {found.pairs} pairs timed{modelled}")
+    if table is not None:
+        error = table.header["correction"]["error"]
+        of = table.header
+        print(f"the table of {of['near']} is corrected for {of['gpu']}: off by {100 * error:.1f} % (RMS)")
+    for path in written:
+        note(f"wrote {path}")
 
 
 def _captured(

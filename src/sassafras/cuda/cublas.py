@@ -178,8 +178,9 @@ class Cublas:
         self._gemm = _declare(library, "cublasGemmEx", p, *[i] * 5, p, p, i, i, p, i, i, p, p, i, i, i, i)
         self._one, self._zero = c_float(1.0), c_float(0.0)
 
-    def enqueue(self, shape: Extents, layout: str, a: int, b: int, c: int) -> None:
-        """C = A * B by addresses. Raises CublasError."""
+    def enqueue(self, shape: Extents, layout: str, a: int, b: int, c: int, dtype: str = "fp16") -> None:
+        """C = A * B by addresses, all of one type (``fp16``, ``bf16``). Raises CublasError."""
+        kind = _KINDS[dtype]
         b_t, a_t = (letter == "t" for letter in layout)
         self._gemm(
             self._handle,
@@ -190,14 +191,14 @@ class Cublas:
             shape.k,
             byref(self._one),
             b,
-            _R_16F,
+            kind,
             shape.k if b_t else shape.n,
             a,
-            _R_16F,
+            kind,
             shape.m if a_t else shape.k,
             byref(self._zero),
             c,
-            _R_16F,
+            kind,
             shape.n,
             _COMPUTE_32F,
             _GEMM_DEFAULT,

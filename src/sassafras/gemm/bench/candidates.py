@@ -24,6 +24,8 @@ from ..select.table import TableRow, TunedTable, shipped_path
 _GPU = "NVIDIA H200"
 #: with `Options.only`: an estimate so many times the best recorded time is hopeless
 _HOPELESS = 2.0
+#: of another GPU's data set: times its best that a candidate may take, and that another kernel's fastest may
+_CLOSE, _OTHER_KERNEL = 1.06, 1.25
 
 
 def _allowed(exclude: str) -> Callable[[Config], bool]:
@@ -94,6 +96,33 @@ def recorded(shape: Shape, layout: str, count: int, exclude: str = "") -> list[C
     return list(itertools.islice(legal, count))
 
 
+def carried(shape: Shape, layout: str, gpu: str, count: int, exclude: str = "") -> list[Config]:
+    """What may win on a GPU that has no data set, by that of another; none for shapes that it lacks.
+
+    The `count` fastest there within `_CLOSE` of the best, each in its fastest mode; the fastest of every
+    other kernel within `_OTHER_KERNEL`; of each of these kernels the estimate's favourite. The estimate needs
+    no other bandwidth for this: what the memory takes is the same for all configurations of a shape.
+    """
+    entry, allowed = _entry(shape, layout, gpu), _allowed(exclude)
+    timed = [(c, us) for c, us in (entry.ranked(layout) if entry else ()) if allowed(c)]
+    stems: dict[Config, tuple[Config, float]] = {}
+    for config, us in sorted(timed, key=lambda row: row[1]):
+        if config.why_illegal(shape) is None:
+            stems.setdefault(replace(config, mode=PLAIN), (config, us))
+    if not stems:
+        return []
+    best = min(us for _, us in stems.values())
+    kept = [config for config, us in stems.values() if us <= _CLOSE * best][:count]
+    families = {config.FAMILY for config in kept}
+    for config, us in stems.values():
+        if us <= _OTHER_KERNEL * best and config.FAMILY not in families:
+            families.add(config.FAMILY)
+            kept.append(config)
+    there = {replace(config, mode=PLAIN) for config in kept}
+    favourites = {c.FAMILY: c for c in reversed(ranked(shape, layout)) if allowed(c)}
+    return kept + [c for family, c in favourites.items() if family in families and c not in there]
+
+
 def changed(shape: Shape, layout: str, only: str, count: int, exclude: str = "") -> list[Config]:
     """Configurations whose name `only` finds, best estimate first, `count` at most; no hopeless ones.
 
@@ -121,7 +150,7 @@ def changed(shape: Shape, layout: str, only: str, count: int, exclude: str = "")
 
 def recorded_algorithm(shape: Shape, layout: str, version: int) -> LtAlgorithm | None:
     """cuBLASLt's fastest of the shipped dataset; None when unknown, or of another version of the library."""
-    entry, known = _entry(shape, layout), _dataset(part((layout,))).header.get("cublaslt")
+    entry, known = _entry(shape, layout), _dataset(part((layout,)), _GPU).header.get("cublaslt")
     found = entry.lt.get(layout) if entry and known == version else None
     return LtAlgorithm.from_json(found) if found else None
 
@@ -140,12 +169,12 @@ def matching(only: str) -> tuple[Config, ...]:
 
 
 @lru_cache(maxsize=2)
-def _dataset(of: str) -> Dataset:
+def _dataset(of: str, gpu: str) -> Dataset:
     try:
-        return shipped(_GPU, of)
+        return shipped(gpu, of)
     except SassafrasError:
         return Dataset({}, ())
 
 
-def _entry(shape: Shape, layout: str) -> DatasetEntry | None:
-    return _dataset(part((layout,))).entries.get(shape)
+def _entry(shape: Shape, layout: str, gpu: str = _GPU) -> DatasetEntry | None:
+    return _dataset(part((layout,)), gpu).entries.get(shape)

@@ -62,9 +62,11 @@ class Contestants:
         self._pool = torch.cuda.MemPool()
         self.gpu.sync()
 
-    def operands(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> Operands:
+    def operands(
+        self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS, dtype: str = "fp16"
+    ) -> Operands:
         """Guarded buffers with an FP64 reference."""
-        return Operands(shape, seed, layouts)
+        return Operands(shape, seed, layouts, dtype)
 
     def empty_l2(self) -> None:
         """Enqueue a read of twice the L2."""
@@ -137,8 +139,8 @@ class Contestants:
     def gemm_ex(self, layout: str, operands: Any, *, strict: bool = False) -> Enqueue:
         """cublasGemmEx on buffers."""
         library = self.strict if strict else self.cublas
-        addresses = operands.addresses(layout)
-        return lambda: library.enqueue(operands.shape, layout, *addresses)
+        a, b, c = operands.addresses(layout)
+        return lambda: library.enqueue(operands.shape, layout, a, b, c, operands.dtype)
 
     @staticmethod
     def torch_matmul(layout: str, operands: Any) -> Enqueue:

@@ -23,8 +23,8 @@ from ..configs.base import PLAIN
 from ..configs.fields import to_fields
 from ..configs.registry import Config, Instance, with_dtype
 from ..matmul.choice import chooser_of, member_of
+from ..matmul.loading import load_table
 from ..matmul.plan import epilogue_problem, why_illegal
-from ..matmul.planner import load_table
 from ..matmul.problem import Problem
 from ..problem.shape import Product
 from ..select.selector import Choice, Selector

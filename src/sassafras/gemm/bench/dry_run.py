@@ -136,7 +136,7 @@ class DryContestants:
         us = 2.0 + max(shape.flop / 7.5e8, shape.nbytes / 4e6)
         return us * (1.02 if layout[0] == "n" else 1.0) * (1 + 0.02 * (algorithm - 1))
 
-    def operands(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> Any:
+    def operands(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS, dtype: str = "fp16") -> Any:
         """No memory."""
         return DryOperands(shape)
 

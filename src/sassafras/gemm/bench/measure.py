@@ -55,7 +55,7 @@ def measure(
         DeviceError: a contestant's graph was empty, or a result is wrong.
     """
     shape = Shape.parse(selection["shape"])
-    operands = stage.operands(shape, options.seed + 1000 + process)
+    operands = stage.operands(shape, options.seed + 1000 + process, dtype=options.dtype)
     row: dict[str, Any] = {"shape": str(shape), "m": shape.m, "n": shape.n, "k": shape.k, "band": shape.band}
     if stage.modelled:
         row["modelled"] = True
@@ -84,7 +84,9 @@ class _Measurement:
 
     def __init__(self, stage: Any, selection: dict[str, Any], options: Options, operands: Any) -> None:
         self.stage, self.selection, self.options, self.operands = stage, selection, options, operands
-        self.problems = {layout: stage.lt.problem(operands.shape, layout) for layout in LAYOUTS}
+        self.problems = {
+            layout: stage.lt.problem(operands.shape, layout, options.dtype) for layout in LAYOUTS
+        }
         self.binds = self._binds()
         self.calls = {name: bind(operands) for name, bind in self.binds.items()}
 

@@ -16,6 +16,8 @@ GUARD = 64 * 1024
 RMS_LIMIT = 1.1
 #: baselines may reduce in FP16 (cuBLAS's default); beyond this their result counts as wrong
 BASELINE_RMS_LIMIT = 10.0
+#: half of a unit in the last place, relative
+_ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +45,21 @@ class OperandSet:
     """A and B in every layout, and C: what it takes to bind a contestant. No guards, no reference.
 
     Attributes:
+        dtype: ``fp16`` or ``bf16``.
         a, a_t: A (m x k), and the same as k x m, None where no layout wants that.
         b: B as it lies: ``nn`` k x n, ``tn`` n x k.
         c: C (m x n).
     """
 
-    def __init__(self, shape: Shape, a: Any, b: dict[str, Any], c: Any, a_t: Any = None) -> None:
-        self.shape, self.a, self.b, self.c, self.a_t = shape, a, b, c, a_t
+    def __init__(
+        self, shape: Shape, a: Any, b: dict[str, Any], c: Any, a_t: Any = None, dtype: str = "fp16"
+    ) -> None:
+        self.shape, self.a, self.b, self.c, self.a_t, self.dtype = shape, a, b, c, a_t, dtype
 
     def copy(self) -> OperandSet:
         """The inputs once more, and another C; without A as k x m."""
         b = {layout: matrix.clone() for layout, matrix in self.b.items()}
-        return OperandSet(self.shape, self.a.clone(), b, self.c.clone())
+        return OperandSet(self.shape, self.a.clone(), b, self.c.clone(), dtype=self.dtype)
 
     def addresses(self, layout: str) -> tuple[int, int, int]:
         """Device addresses of A and of B as they lie in `layout`, and of C."""
@@ -95,34 +100,36 @@ class _Guarded:
         """No byte of the guard bands has changed."""
         return all(bool((band == 0xA5).all()) for band in self._bands)
 
-    def view(self, rows: int, columns: int) -> Any:
-        """As an FP16 matrix."""
-        import torch
-
-        return self.raw[GUARD : GUARD + self.nbytes].view(torch.float16).view(rows, columns)
+    def view(self, rows: int, columns: int, kind: Any) -> Any:
+        """As a matrix of this type of torch."""
+        return self.raw[GUARD : GUARD + self.nbytes].view(kind).view(rows, columns)
 
 
 class Operands(OperandSet):
-    """A (m x k, and as k x m where a layout wants it), B both as k x n and as n x k, C (m x n), in FP16,
-    random normal.
+    """A (m x k, and as k x m where a layout wants it), B both as k x n and as n x k, C (m x n), random
+    normal.
 
-    All work runs on torch's current stream. `reference` is computed in FP64 from the FP16 inputs.
+    All work runs on torch's current stream. `reference` is computed in FP64 from the rounded inputs.
 
     Args:
         layouts: that will be asked for; `nn` is always there.
+        dtype: of all three.
     """
 
-    def __init__(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> None:
+    def __init__(
+        self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS, dtype: str = "fp16"
+    ) -> None:
         import torch
 
+        kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
         m, n, k = shape.m, shape.n, shape.k
         sizes = {"a": (m, k), "nn": (k, n), "tn": (n, k), "c": (m, n)}
         if any(layout[1] == "t" for layout in layouts):
             sizes["a_t"] = (k, m)
         self._buffers = {name: _Guarded(2 * rows * columns) for name, (rows, columns) in sizes.items()}
-        held = {name: self._buffers[name].view(*size) for name, size in sizes.items()}
+        held = {name: self._buffers[name].view(*size, kind) for name, size in sizes.items()}
         b = {layout: held[layout] for layout in ("nn", "tn")}
-        super().__init__(shape, held["a"], b, held["c"], held.get("a_t"))
+        super().__init__(shape, held["a"], b, held["c"], held.get("a_t"), dtype)
         generator = torch.Generator(device="cuda")
         generator.manual_seed(seed)
         for to in (self.a, self.b["nn"]):
@@ -150,16 +157,16 @@ class Operands(OperandSet):
         """Measure the error of cuBLAS with FP32 reductions: `check` compares with it.
 
         Raises:
-            DeviceError: that error is larger than rounding C to FP16 explains (2^-11 of each element),
-                so the yardstick itself is wrong.
+            DeviceError: that error is larger than rounding C explains (2^-11 of each element in FP16, 2^-8 in
+                BF16), so the yardstick itself is wrong.
         """
         self.poison()
         enqueue()
         rms = self.rms()
-        expected = 2.0**-11 * float(self.reference.square().mean().sqrt()) + 1e-7
+        expected = _ROUNDING[self.dtype] * float(self.reference.square().mean().sqrt()) + 1e-7
         if not rms <= expected:
             raise DeviceError(
-                f"cuBLAS is off by {rms:.3g} (RMS), rounding to FP16 explains {expected:.3g}",
+                f"cuBLAS is off by {rms:.3g} (RMS), rounding explains {expected:.3g}",
                 where=str(self.shape),
             )
         self.cublas_rms = rms
@@ -194,5 +201,5 @@ class Operands(OperandSet):
         import torch
 
         names = [name for name in self._buffers if name != "c"]
-        parts = [self._buffers[name].view(1, -1).view(torch.int16) for name in names]
+        parts = [self._buffers[name].view(1, -1, torch.int16) for name in names]
         return list(torch.stack([part.sum(dtype=torch.int64) for part in parts]).tolist())

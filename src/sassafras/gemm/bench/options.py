@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields, replace
 
 from sassafras.core import SassafrasError
 
+from ..configs.backward import part
 from ..configs.registry import expression
 from ..problem.shape import BACKWARD, LAYOUTS
-from ..select.dataset import recorded_path
+from ..select.dataset import recorded_path, slug
 from .candidates import matching
 
 
@@ -30,6 +31,9 @@ class Options:
             of a layout, best estimate first), and on either side the best few of the shipped dataset. Those
             are candidates, too: everything that is compared is timed in this run.
         recorded: with `only` or `known`, how many of the dataset's configurations of each layout.
+        source: if given, a GPU whose recorded data set proposes the candidates (`candidates.carried`), at
+            most `recorded` of each layout by their times there; a shape that it lacks is tried as ever. All
+            of cuBLASLt's algorithms are timed.
         known: candidates are the dataset's of the shape and nothing else; what it lacks is tried as ever.
         isolated: the last rung times isolated calls of shapes above 1e10 FLOP (smaller ones rank alike): back
             to back the power limit has a say in who wins, and a GPU that rests between calls has none.
@@ -41,6 +45,7 @@ class Options:
         calls: server mode: of each contestant.
         tuned: the portfolio knows this run's selection; False: only what is shipped (shapes never tuned).
         layouts: which are swept (`cublas`): of nn and tn, or of nt and tt.
+        dtype: ``fp16``, or ``bf16``: the same configurations for BF16, where they are compiled.
         seed: of inputs.
     """
 
@@ -53,6 +58,7 @@ class Options:
     exclude: str = ""
     only: str = ""
     recorded: int = 4
+    source: str = ""
     known: bool = False
     isolated: bool = False
     cold: bool = True
@@ -62,6 +68,7 @@ class Options:
     calls: int = 30
     tuned: bool = True
     layouts: Sequence[str] = LAYOUTS
+    dtype: str = "fp16"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -70,12 +77,14 @@ class Options:
             raise SassafrasError(
                 "layouts are of nn and tn, or of nt and tt", where=",".join(asked), hint="one sweep for each"
             )
+        if self.dtype not in ("fp16", "bf16"):
+            raise SassafrasError("a type that no kernel multiplies", where=self.dtype, hint="fp16 or bf16")
         expression(self.exclude)
         object.__setattr__(self, "layouts", asked)  # JSON gives a list back
 
 
 #: options that the measurement follows, and those that the selection follows
-MEASURING = ("seconds", "block_us", "cold", "apart", "walls", "rate", "calls", "tuned", "seed")
+MEASURING = ("seconds", "block_us", "cold", "apart", "walls", "rate", "calls", "tuned", "dtype", "seed")
 _NOT_SELECTING = ("seconds", "cold", "walls", "rate", "calls", "tuned")
 SELECTING = tuple(f.name for f in fields(Options) if f.name not in _NOT_SELECTING)
 
@@ -90,6 +99,21 @@ def retuning(options: Options, only: str, recorded: int = 4, configs: int | None
     recorded_path()  # what is timed again is merged into it
     chosen = replace(options, only=only, recorded=recorded, configs=configs or 24)
     return replace(chosen, finalists=4, screen_seconds=0.03)
+
+
+def carried_over(options: Options, gpu: str, top: int = 6) -> Options:
+    """These options for a sweep on a GPU like another.
+
+    Args:
+        gpu: the other's name (``NVIDIA H200`` or ``nvidia-h200``).
+        top: how many of its configurations are timed, at most, for each layout.
+
+    Raises:
+        SassafrasError: no data set of that GPU is recorded here.
+    """
+    recorded_path(gpu, part(options.layouts))
+    chosen = replace(options, source=slug(gpu), recorded=top)
+    return replace(chosen, finalists=3, screen_seconds=0.03, final_seconds=0.06)
 
 
 def of_known(options: Options, recorded: int = 4) -> Options:

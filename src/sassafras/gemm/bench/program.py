@@ -16,7 +16,7 @@ from sassafras.core.files import write_whole
 from sassafras.cuda.environment import available, environment
 
 from ..configs.fields import read_list
-from ..matmul.planner import tuned_path
+from ..matmul.loading import tuned_path
 from ..matmul.recorder import Recorder, recorded, to_json
 from ..problem.shape import Product
 from ..select.dataset import slug

@@ -40,6 +40,7 @@ class ShapeJobs:
         deadline: ``time.time()`` after which no shape is begun.
         progress: say every so many shapes, 0 for never.
         say: is told how it goes.
+        in_order: shapes are begun in their order, not the longest first: a deadline cuts off a sample's end.
     """
 
     folder: Path
@@ -49,6 +50,7 @@ class ShapeJobs:
     selections: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     deadline: float | None = None
     progress: int = 0
+    in_order: bool = False
 
     @property
     def mode(self) -> str:
@@ -56,10 +58,10 @@ class ShapeJobs:
         return str(self.jobs[0][1]["mode"])
 
     def left(self) -> list[str]:
-        """Shapes that a journal lacks, longest first: the last to end should be short."""
+        """Shapes that a journal lacks, longest first unless in order: the last to end should be short."""
         known = [records(self.folder, stem) for stem, _ in self.jobs]
         missing = [text for text in self.shapes if not all(text in found for found in known)]
-        return sorted(missing, key=lambda text: -Shape.parse(text).flop)
+        return missing if self.in_order else sorted(missing, key=lambda text: -Shape.parse(text).flop)
 
     def late(self) -> bool:
         """Whether the deadline has passed."""

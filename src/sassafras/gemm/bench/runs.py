@@ -94,12 +94,14 @@ class _Begun:
         texts: Sequence[str],
         selections: Mapping[str, dict[str, Any]] | None = None,
         share: float = 1.0,
+        in_order: bool = False,
     ) -> None:
         """`Executor.work`, when what lies there belongs to it; no worker starts if nothing is left.
 
         Args:
             jobs: stem -> what its plan has beyond that of the others.
             share: of the minutes, what may have passed when the last shape is begun.
+            in_order: see `ShapeJobs`.
         """
         of = self.settings
         base = {"options": asdict(of.options), "cache": str(of.cache) if of.cache else None, "dry": of.dry}
@@ -108,7 +110,8 @@ class _Begun:
             for path in journals(of.folder, name):
                 belongs(path, asked(plan))
         deadline = self._started + 60 * share * of.minutes if of.minutes else None
-        self.crew.work(ShapeJobs(of.folder, plans, texts, of.say, selections or {}, deadline, of.progress))
+        chosen = selections or {}
+        self.crew.work(ShapeJobs(of.folder, plans, texts, of.say, chosen, deadline, of.progress, in_order))
 
 
 def run(
@@ -160,23 +163,34 @@ def sweep(shapes: Sequence[Shape], settings: RunSettings) -> Dataset:
     return collected(settings.folder, of)
 
 
+def time_sample(stem: str, job: dict[str, Any], shapes: Sequence[Shape], settings: RunSettings) -> Dataset:
+    """The dataset of a job's journals: shapes in order, until the minutes are over. Errors as `sweep`."""
+    begun = _Begun(shapes, settings)
+    begun.work({stem: job}, begun.texts, in_order=True)
+    return collected(settings.folder, stem=stem)
+
+
 def _stem(of: str) -> str:
     return f"{SELECT}-{of}" if of else SELECT
 
 
-def collected(folder: Path, of: str = "") -> Dataset:
+def collected(folder: Path, of: str = "", stem: str = "") -> Dataset:
     """The dataset that the selection journals of a folder hold, of one part (`backward.part`).
+
+    Args:
+        stem: of other journals, whose records have the same form.
 
     Raises:
         SassafrasError: there are none.
     """
-    paths = journals(folder, _stem(of))
+    stem = stem or _stem(of)
+    paths = journals(folder, stem)
     if not paths:
         raise SassafrasError("no selection journal here", where=str(folder), hint="run the sweep first")
     conditions = read(paths[0])[0]["header"]
     kept = ("gpu", "kernels", "cublaslt", "torch", "modelled", "options")
     entries = []
-    for text, record in records(folder, _stem(of)).items():
+    for text, record in records(folder, stem).items():
         if "error" not in record:
             lt_us = {layout: entry["us"] for layout, entry in record["lt"].items()}
             lt = {layout: LtAlgorithm.from_json(e).to_json() for layout, e in record["lt"].items()}

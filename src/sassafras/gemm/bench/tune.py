@@ -18,9 +18,9 @@ from sassafras.cuda.driver import CudaError
 
 from ..configs.base import PLAIN
 from ..configs.fields import to_fields
-from ..configs.registry import Config
+from ..configs.registry import Config, with_dtype
 from ..problem.shape import Shape
-from .candidates import candidates_for, changed, ranked, recorded, recorded_algorithm
+from .candidates import candidates_for, carried, changed, ranked, recorded, recorded_algorithm
 from .faults import FaultTracker
 from .operands import BASELINE_RMS_LIMIT
 from .options import Options
@@ -80,9 +80,9 @@ def choose(stage: Any, shape: Shape, options: Options, trials: FaultTracker | No
         CudaError: the context is lost.
         SassafrasError: no baseline works.
     """
-    operands = stage.operands(shape, options.seed, options.layouts)
+    operands = stage.operands(shape, options.seed, options.layouts, options.dtype)
     operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
-    problems = {layout: stage.lt.problem(shape, layout) for layout in options.layouts}
+    problems = {layout: stage.lt.problem(shape, layout, options.dtype) for layout in options.layouts}
     lt, heuristic = lt_finalists(stage, operands, problems, options)
     halving = _Halving(stage, operands, options, trials or FaultTracker(), min(us for us, _, _ in lt))
     ours = [finalist for layout in options.layouts for finalist in halving.finalists(layout)]
@@ -138,7 +138,7 @@ def lt_finalists(
 def lt_candidates(stage: Any, problem: Any, options: Options) -> list[Any]:
     """All of cuBLASLt's; with `Options.only` or `known` the dataset's best and the first proposals."""
     best = None
-    if options.only or options.known:
+    if (options.only or options.known) and options.dtype == "fp16":
         best = recorded_algorithm(problem.shape, problem.layout, stage.lt.version)
     if best is None:
         return list(stage.lt.candidates(problem))
@@ -166,7 +166,9 @@ class _Halving:
         """A probe of every family, two rungs, the leaders in every mode; survivors are checked."""
         options, known, climbed = self.options, list[Config](), list(enumerate(_RUNGS))
         shape = self.operands.shape
-        if options.only or options.known:
+        if options.source:
+            known = carried(shape, layout, options.source, options.recorded, options.exclude)
+        elif options.only or options.known:
             known = recorded(shape, layout, options.recorded, options.exclude)
         if options.only or known:
             new = []
@@ -211,9 +213,10 @@ class _Halving:
         return found
 
     def _bound(self, configs: Iterable[Config]) -> list[tuple[Config, Enqueue]]:
-        """Those that may be launched, and how."""
+        """Those that may be launched, and how; each for the type of this run, where that is compiled."""
         found: list[tuple[Config, Enqueue]] = []
-        for config in filter(self.trials.allows, configs):
+        typed = (with_dtype(config, self.options.dtype) for config in configs)
+        for config in filter(self.trials.allows, (c for c in typed if c is not None)):
             try:
                 enqueue = self.stage.ours(config, self.operands)
                 self.trials.alone(self.stage, config, enqueue)

@@ -1,8 +1,8 @@
 """The process that touches a GPU and is asked for one shape after another; it may die or hang.
 
 ``worker_client`` starts it. A plan names a mode (``select``, ``measure``; ``judge``, ``confirm``;
-``program``) and the options. After an answer that says ``lost`` its CUDA context is gone, and it is of no
-further use.
+``program``; ``calibrate``) and the options. After an answer that says ``lost`` its CUDA context is gone, and
+it is of no further use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sassafras.cuda.worker_loop import Answer, serve
 from ..build.cubins import build, source
 from ..configs.backward import instances
 from ..problem.shape import LAYOUTS, Product, Shape
-from . import context
+from . import calibrate, context
 from .contestants import Contestants
 from .dry_run import DryContestants
 from .faults import FaultTracker, FaultyConfig
@@ -43,7 +43,7 @@ def asked(plan: dict[str, Any]) -> dict[str, Any]:
     """The part of `ShapeWorker.header` that is known without a GPU."""
     wanted = SELECTING if plan["mode"] == "select" else MEASURING
     options = {name: plan["options"][name] for name in wanted}
-    own: dict[str, Any] = {key: plan[key] for key in ("mode", "process", "how") if key in plan}
+    own: dict[str, Any] = {key: plan[key] for key in ("mode", "process", "how", "near") if key in plan}
     return {
         **own,
         "format": FORMAT,
@@ -106,6 +106,8 @@ class ShapeWorker:
             faulty = [FaultyConfig(**entry) for entry in question.get("faulty", ())]
             trying = Path(question["trying"]) if "trying" in question else None
             return choose(self.stage, shape, self.options, FaultTracker(faulty, trying))
+        if self.plan["mode"] == "calibrate":
+            return calibrate.times(self.stage, shape, self.plan["near"], self.options)
         if self.plan["mode"] == "program":
             return self._program(question)
         if self.plan["mode"] == "judge":

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..configs.backward import PART
 from ..configs.registry import with_dtype
 from ..select import epilogue_selector, predictor
+from ..select.correction import Correction
 from ..select.epilogue_selector import Extra
+from ..select.gpus import GpuFacts, tables_of
 from ..select.selector import Choice, Selector
-from ..select.table import ProductRow, TunedTable, tables_of
+from ..select.table import ProductRow, TunedTable
 from .plan import epilogue_problem, why_illegal
 from .problem import BETA, BIAS, CONSTANT, DTYPES, NORM, Problem
 
 
-def chooser_of(gpu: str, table: TunedTable, lt_version: int | None) -> Selector:
-    """What chooses for a GPU of this name, by a table and the predictors of the nearest shipped GPU."""
-    model, backward = (predictor.shipped(tables_of(gpu), part) for part in ("", PART))
+def chooser_of(
+    gpu: str, table: TunedTable, lt_version: int | None, facts: GpuFacts | None = None
+) -> Selector:
+    """What chooses for a GPU: a table, and its predictors or the nearest GPU's, corrected as the table was.
+
+    Args:
+        facts: of the GPU, by which the nearest one is found.
+    """
+    model, backward = (predictor.shipped(tables_of(gpu, facts, part), part) for part in ("", PART))
+    if model is not None and (learnt := Correction.from_json(table.header.get("correction"))):
+        model = replace(model, correction=learnt)
     return Selector(table, lt_version=lt_version, model=model, backward=backward)
 
 

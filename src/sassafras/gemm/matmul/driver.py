@@ -7,18 +7,24 @@ uses `cuda.driver`, which needs cuda-bindings.) Signatures: CUDA driver API, cud
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
+from pathlib import Path
 from typing import Any
 
 from sassafras.core import DeviceError
 from sassafras.cuda.tensor_maps import L2_PROMOTION_128
 
+from ..select.gpus import GpuFacts
+
 _STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, percent
+# CU_DEVICE_ATTRIBUTE_*: CLOCK_RATE, MULTIPROCESSOR_COUNT, MEMORY_CLOCK_RATE (kHz), GLOBAL_MEMORY_BUS_WIDTH
+_CLOCK, _MULTIPROCESSORS, _MEMORY_CLOCK, _BUS = 13, 16, 36, 37
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _CLUSTER = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
@@ -152,6 +158,29 @@ class Driver:
         self.call("cuDeviceGetAttribute", byref(major), _MAJOR, device)
         self.call("cuDeviceGetAttribute", byref(minor), _MINOR, device)
         return text.value.decode(), (major.value, minor.value)
+
+    def hardware(self, ordinal: int) -> GpuFacts | None:
+        """What the device's tables are found by; None where the driver does not say."""
+        device, found = c_int(), []
+        self.call("cuDeviceGet", byref(device), ordinal)
+        for which in (_MULTIPROCESSORS, _MEMORY_CLOCK, _BUS, _CLOCK):
+            value = c_int()
+            if self._functions["cuDeviceGetAttribute"](byref(value), which, device) or value.value <= 0:
+                return None
+            found.append(value.value)
+        multiprocessors, memory_khz, bits, clock_khz = found
+        # two transfers a cycle
+        return GpuFacts(self.facts(ordinal)[0], multiprocessors, memory_khz * bits / 4e6, clock_khz / 1e3)
+
+    @staticmethod
+    def version() -> str:
+        """Of the kernel's driver (``580.159.04``); empty where the system does not say."""
+        try:
+            text = Path("/proc/driver/nvidia/version").read_text()
+        except OSError:
+            return ""
+        found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+        return found[0] if found else ""
 
     def context(self, ordinal: int) -> int:
         """The device's primary context, the one that torch uses."""

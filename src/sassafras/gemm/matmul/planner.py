@@ -18,20 +18,20 @@ from typing import Any
 from sassafras.core import DeviceError, SassafrasError
 
 from ..build import launcher as build
-from ..build.cubins import ARCH, cached_path, cubin, default_cache
+from ..build.cubins import ARCH, cached_path, cubin
 from ..configs import rows
-from ..configs.backward import PART
 from ..configs.epilogue import NUMBERS
 from ..configs.registry import Config, Instance
 from ..problem.launch import SHARED_LIMIT
-from ..select import table as tables
-from ..select.dataset import DATA, slug
+from ..select.dataset import DATA
+from ..select.gpus import tables_of
 from ..select.selector import Choice, Selector
 from ..select.table import TunedTable
 from .choice import chooser_of, member_of
 from .cublaslt import LtMember
 from .driver import Driver
 from .launcher_python import KernelLauncher, PythonLauncher, Torch, compiled
+from .loading import load_table
 from .plan import KernelPlan, first_legal, plan, plan_alone, why_illegal
 from .problem import BETA, BIAS, CONSTANT, DTYPES, GATED, MatmulCall, Problem, read
 
@@ -41,52 +41,14 @@ SHIPPED = DATA / "cubins"
 
 @dataclass(slots=True)
 class PlannedGpu:
-    """What is known of one device: the GPU whose tables serve; without a chooser, why torch serves."""
+    """What is known of one device: the GPU whose tables serve, and whether a calibration corrected them;
+    without a chooser, why torch serves."""
 
     name: str
     chooser: Selector | None
     why_not: str
     tables_of: str | None = None
-
-
-def load_table(gpu: str, say: Callable[[str], None] = lambda text: None) -> TunedTable | None:
-    """``$SASSAFRAS_GEMM_TABLE`` alone, or what is shipped with what was tuned here on top; None without any.
-
-    For a GPU that was never tuned the nearest one's table is loaded (`table.tables_of`). Where the variable
-    names a file of a program's products alone, it comes on top of the others.
-
-    Args:
-        say: is told what of that file is not used.
-
-    Raises:
-        SassafrasError: the file that the variable names cannot be used.
-    """
-    found: TunedTable | None = None
-    named: TunedTable | None = None
-    near = tables.tables_of(gpu)
-    if given := os.environ.get("SASSAFRAS_GEMM_TABLE"):
-        whole = TunedTable.load(Path(given))
-        named = whole.of_gpu(gpu)
-        if len(named.products) < len(whole.products):
-            of = "modelled" if whole.header.get("modelled") else f"timed on {whole.header.get('gpu')}"
-            say(f"products in {given} are not used: they were {of}")
-        if whole.rows or not whole.products:
-            return named
-    for path in (tables.shipped_path(near, PART), tables.shipped_path(near), tuned_path(gpu)):
-        if path.is_file():
-            try:
-                loaded = TunedTable.load(path).of_gpu(gpu)
-            except SassafrasError:
-                continue  # a damaged file of the cache must not break a user's program
-            found = loaded if found is None else found.merged(loaded)
-    if named is None or not named.products:
-        return found
-    return named if found is None else found.merged(named)
-
-
-def tuned_path(gpu: str) -> Path:
-    """Where `sassafras tune --products` leaves what it measured on this machine."""
-    return default_cache() / f"{slug(gpu)}.table.json"
+    calibrated: bool = False
 
 
 class Planner:
@@ -142,19 +104,27 @@ class Planner:
         with self._lock:
             if ordinal not in self._gpus:
                 name, capability = self.driver.facts(ordinal)
-                chooser, why, near = None, "", tables.tables_of(name)
+                facts = self.driver.hardware(ordinal)
+                chooser, why, near, calibrated = None, "", tables_of(name, facts), False
                 if capability != (9, 0):
                     why = f"our kernels are for sm_90, {name} is sm_{capability[0]}{capability[1]}"
                 else:
-                    found = self._table if self._table is not None else load_table(name, self.note)
+                    lt = self._lt_member()
+                    version = lt.version if lt else None
+                    found = self._table
+                    if found is None:
+                        found = load_table(name, self.note, facts, version)
                     if found is None:
                         why = f"nothing was tuned for {name} (sassafras tune --products)"
                     else:
-                        lt = self._lt_member()
-                        chooser = chooser_of(name, found, lt.version if lt else None)
+                        chooser = chooser_of(name, found, version, facts)
+                        calibrated = "correction" in found.header
                         if near != name:
-                            self.note(f"{name} was not tuned: the tables of {near} serve it")
-                self._gpus[ordinal] = PlannedGpu(name, chooser, why, near if chooser else None)
+                            how = (
+                                "corrected by its calibration" if calibrated else "sassafras tune --calibrate"
+                            )
+                            self.note(f"{name} was not tuned: the tables of {near} serve it ({how})")
+                self._gpus[ordinal] = PlannedGpu(name, chooser, why, near if chooser else None, calibrated)
             return self._gpus[ordinal]
 
     def choose(self, problem: Problem) -> Choice:
@@ -386,6 +356,7 @@ class Planner:
                         "name": g.name,
                         "why_not": g.why_not,
                         "tables_of": g.tables_of,
+                        "calibrated": g.calibrated,
                         "tuned_products": len(g.chooser.table.products) if g.chooser else 0,
                     }
                     for o, g in self._gpus.items()

@@ -28,6 +28,7 @@ from ..configs.fields import ConfigurationList, read_list
 from ..configs.registry import Config
 from ..problem.launch import MULTIPROCESSORS
 from ..problem.shape import LAYOUTS, Shape
+from .correction import Correction
 from .dataset import DATA, stem
 
 #: of the columns of `features`: a model of another number is not used
@@ -199,6 +200,19 @@ class Trees:
         total: np.ndarray = self.base + self.value.take(node).sum(1)
         return total
 
+    def plus(self, other: Trees) -> Trees:
+        """One set of trees that predicts the sum of both."""
+        first = len(self.feature)
+        return Trees(
+            self.base + other.base,
+            max(self.depth, other.depth),
+            np.concatenate([self.roots, other.roots + first]),
+            np.concatenate([self.feature, other.feature]),
+            np.concatenate([self.threshold, other.threshold]),
+            np.concatenate([self.children, other.children + first]),
+            np.concatenate([self.value, other.value]),
+        )
+
     @classmethod
     def mean(cls, several: Sequence[Trees]) -> Trees:
         """One set of trees that predicts the mean of several."""
@@ -252,12 +266,14 @@ class Trees:
 class Model:
     """Both sets of trees, and where they come from (``gpu``, ``date``, ``commit``, ``pairs``, ...).
 
+    ``correction``: from the GPU that it learnt from to another one, without tables.
     ``families`` in the header: the kernels (`Configuration.FAMILY`) that it has learnt of.
     """
 
     plain: Trees
     modes: Trees
     header: dict[str, Any]
+    correction: Correction | None = None
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -296,6 +312,8 @@ class Model:
             return []
         found = features(stems, shape)
         plain = self.plain.predict(found)
+        if self.correction is not None:
+            plain = plain + self.correction.over_torch(stems, shape)
         # modes are looked at where they could still matter
         near = [int(i) for i in np.argsort(-plain, kind="stable")[:_WITH_MODES]]
         asked = [(i, config) for i in near for config in modes_that_may_pay(stems[i], shape)]
@@ -361,11 +379,19 @@ def shipped_path(gpu: str, part: str = "") -> Path:
 
 @lru_cache(maxsize=4)
 def shipped(gpu: str, part: str = "") -> Model | None:
-    """The model that comes with the package, None for a GPU that has none."""
+    """The model that comes with the package, None for a GPU that has none.
+
+    A file whose header names a ``base`` holds what is added to the prediction of that GPU's model.
+    """
     path = shipped_path(gpu, part)
     if not path.is_file():
         return None
     try:
-        return Model.load(path)
+        own = Model.load(path)
+        if (of := own.header.get("base")) is None:
+            return own
+        base = shipped(str(of), part)
+        header = None if base is None else {**base.header, **own.header}
+        return base and Model(base.plain.plus(own.plain), base.modes.plus(own.modes), header or {})
     except SassafrasError:  # of another version: the neighbours choose
         return None

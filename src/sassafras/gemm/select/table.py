@@ -23,8 +23,6 @@ FORMAT = 2
 KEEP = 4
 #: a configuration this much slower than the best is not kept
 SLOWEST = 1.15
-#: GPUs whose tables and choosers come with the package
-SHIPPED = ("NVIDIA H200",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +244,6 @@ def _for_bf16(
 
 def _multiplies_bf16(config: Config) -> bool:
     return registry.with_dtype(config, "bf16") is not None
-
-
-def tables_of(gpu: str) -> str:
-    """The GPU whose shipped tables serve a Hopper GPU of this name: its own, else the nearest one's."""
-    return gpu if gpu in SHIPPED else SHIPPED[0]
 
 
 def shipped_path(gpu: str, part: str = "") -> Path:

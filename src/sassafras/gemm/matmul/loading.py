@@ -1,0 +1,91 @@
+"""Which tables serve a GPU: shipped, calibrated, tuned on this machine, or named by the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from sassafras.core import SassafrasError
+
+from ..build.cubins import default_cache
+from ..configs.backward import PART
+from ..select import table as tables
+from ..select.dataset import slug
+from ..select.gpus import GpuFacts, tables_of
+from ..select.table import TunedTable
+from .driver import Driver
+
+
+def load_table(
+    gpu: str,
+    say: Callable[[str], None] = lambda text: None,
+    facts: GpuFacts | None = None,
+    lt_version: int | None = None,
+) -> TunedTable | None:
+    """``$SASSAFRAS_GEMM_TABLE`` alone, or what is shipped with what was tuned here on top; None without any.
+
+    For a GPU that was never tuned the nearest one's table is loaded (`gpus.tables_of`), or what
+    `sassafras tune --calibrate` made of it here. Where the variable names a file of a program's products
+    alone, it comes on top of the others.
+
+    Args:
+        say: is told what is there and not used.
+        facts: of the GPU, by which the nearest one, and its calibration, are found.
+        lt_version: of cuBLASLt, if it is there: a calibration beside another one is not used.
+
+    Raises:
+        SassafrasError: the file that the variable names cannot be used.
+    """
+    found: TunedTable | None = None
+    named: TunedTable | None = None
+    near = tables_of(gpu, facts)
+    if given := os.environ.get("SASSAFRAS_GEMM_TABLE"):
+        whole = TunedTable.load(Path(given))
+        named = whole.of_gpu(gpu)
+        if len(named.products) < len(whole.products):
+            of = "modelled" if whole.header.get("modelled") else f"timed on {whole.header.get('gpu')}"
+            say(f"products in {given} are not used: they were {of}")
+        if whole.rows or not whole.products:
+            return named
+    start = _calibrated(facts, lt_version, say) if facts and near != gpu else None
+    backward = tables.shipped_path(tables_of(gpu, facts, PART), PART)
+    for path in (backward, tables.shipped_path(near), tuned_path(gpu)):
+        if start is not None and path == tables.shipped_path(near):
+            found = start if found is None else found.merged(start)
+        elif path.is_file():
+            try:
+                loaded = TunedTable.load(path).of_gpu(gpu)
+            except SassafrasError:
+                continue  # a damaged file of the cache must not break a user's program
+            found = loaded if found is None else found.merged(loaded)
+    if named is None or not named.products:
+        return found
+    return named if found is None else found.merged(named)
+
+
+def _calibrated(facts: GpuFacts, lt_version: int | None, say: Callable[[str], None]) -> TunedTable | None:
+    """The table that a calibration of this GPU made, if driver and cuBLASLt are those of then."""
+    path = calibrated_path(facts)
+    if not path.is_file():
+        return None
+    try:
+        found = TunedTable.load(path)
+    except SassafrasError:
+        return None
+    for name, now in (("driver", Driver.version()), ("cublaslt", lt_version)):
+        if now and found.header.get(name) != now:
+            was = f"{name} is {now}, it was {found.header.get(name)}"
+            say(f"the calibration of {facts.name} is not used: {was} (sassafras tune --calibrate)")
+            return None
+    return found
+
+
+def tuned_path(gpu: str) -> Path:
+    """Where `sassafras tune --products` leaves what it measured on this machine."""
+    return default_cache() / f"{slug(gpu)}.table.json"
+
+
+def calibrated_path(facts: GpuFacts) -> Path:
+    """Where `sassafras tune --calibrate` leaves the table that it corrected for this machine's GPU."""
+    return default_cache() / f"{slug(facts.name)}-{facts.multiprocessors}.calibrated.table.json"
