@@ -18,6 +18,7 @@ from sassafras.core import SassafrasError
 from sassafras.cuda.cublas import CublasError, LtAlgorithm
 from sassafras.cuda.driver import CudaError
 
+from .. import matmul as room
 from ..configs import epilogue, registry
 from ..configs.base import PLAIN
 from ..configs.fields import to_fields
@@ -46,20 +47,13 @@ _MARGIN, _NOISE = 1.01, 2.0
 _ROWS = 512
 
 
-def matmul_module() -> Any:
-    """The module of `sassafras.matmul`. It loads torch, which commands without a GPU do not need."""
-    from ..matmul import api
-
-    return api
-
-
 def chooser(stage: Any) -> Selector:
     """What chooses on this GPU, or an H200 where it is modelled. Raises SassafrasError: nothing does."""
     if stage.modelled:
         table = load_table("NVIDIA H200")
         assert table is not None
         return chooser_of("NVIDIA H200", table, stage.lt.version)
-    api = matmul_module()
+    api = room.api
     if api._engine is None:
         api._set_up()
     gpu = api._engine.gpu(0) if api._engine else None
@@ -149,7 +143,7 @@ class Context:
             return (  # type: ignore[no-any-return]
                 stage.torch_matmul(layout, operands) if isinstance(key, str) else stage.ours(key, operands)
             )
-        api = matmul_module()
+        api = room.api  # loads torch, which the modelled clock does not need
         (a, b), c, torch = operands.factors(layout), operands.c, api.torch
         if not isinstance(key, str):
             return api._engine.bind(key, a, b, c, **self._epilogue)  # type: ignore[no-any-return]
@@ -209,7 +203,7 @@ class Context:
         return own <= limit * torchs
 
     def _rms(self, key: Any) -> float:
-        activated = matmul_module().activated
+        activated = room.api.activated
         operands, more, total = self.sets[0], self._epilogue, 0.0
         operands.c.fill_(float("nan"))
         result = self.call(key, operands)()
