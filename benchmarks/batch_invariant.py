@@ -180,16 +180,12 @@ def times(stage: Any, m: int, n: int, k: int, dtype: str, seconds: float) -> dic
 
     shape = Shape(m, n, k)
     here = Products(stage, shape, dtype, cold=True)
-    whole = stage.lt.heuristics(here.problem, 0, split=False)
-    calls: dict[str, list[Callable[[], Any]]] = {
-        "torch": [stage.torch_matmul("tn", s) for s in here.sets],
-        "sassafras": [stage.portfolio("tn", s) for s in here.sets],
-    }
+    whole = stage.lt.heuristics(here.lt, 0, split=False)
+    calls = {name: here.calls(name) for name in ("torch", "sassafras")}
     for name in ("sassafras_invariant", "sassafras_null"):
         calls[name] = [lambda s=s: api.matmul(s.a, s.b["tn"].t(), s.c, invariant=True) for s in here.sets]
     if whole:
-        best = here.best_lt(whole)
-        calls["lt_no_split"] = [stage.lt_call(here.problem, best, s) for s in here.sets]
+        calls["lt_no_split"] = here.calls(here.fastest(whole))
 
     def by_triton(tiling: Any) -> list[Callable[[], Any]]:
         return [lambda s=s: row_kernels.product(s.a, s.b["tn"].t(), tiling, s.c) for s in here.sets]
@@ -216,7 +212,7 @@ def times(stage: Any, m: int, n: int, k: int, dtype: str, seconds: float) -> dic
     calls["triton_tuned"] = same[fastest]
     for those in calls.values():
         those[0]()
-    wrong = here.wrong(calls)
+    wrong = here.wrong_of(calls)
     us = timed_chains(stage, calls, len(here.sets), seconds, 200)
     served = [_last(engine, shape) for engine in (api._engine, invariant._engine)]
     more = {"served": served, "tiling": str(fastest), "tilings": len(same), "wrong": wrong}

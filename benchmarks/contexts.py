@@ -30,14 +30,23 @@ import numpy as np
 from common import code_digest, journal_options, journal_path, write
 from program_rows import context_rows, context_summary
 
+from sassafras.core import SassafrasError
+from sassafras.cuda.environment import available, environment
+from sassafras.gemm import matmul as room
+from sassafras.gemm.bench.context import Context
+from sassafras.gemm.bench.journal import Journal
+from sassafras.gemm.bench.operands import BASELINE_RMS_LIMIT, RMS_LIMIT
+from sassafras.gemm.bench.timing import Isolated, contest, rough_us
+from sassafras.gemm.bench.worker import _stage
+from sassafras.gemm.configs.base import PLAIN
+from sassafras.gemm.problem.shape import Product, Shape, cuda_l2_grid, stratified
+
 TOKENS = (1, 3, 8, 16, 17, 33, 64, 96, 127, 200, 333, 1000, 3000)
 #: (n, k) of layers; none of them, at any m, is in a table or in training data
 LAYERS = (
     (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (3584, 3584), (37888, 3584), (3584, 18944),
     (10240, 8192), (8192, 28672), (57344, 8192), (128256, 4096),
 )  # fmt: skip
-#: an RMS error so many times torch's is wrong: of ours, of cuBLASLt's algorithms, which may reduce in FP16
-TOLERANCE, LT_TOLERANCE = 1.1, 10.0
 #: FLOP up to which calls are isolated, how many calls, a pause a second, shapes that are interleaved
 ISOLATED, CALLS, RATE, GROUP = 1e10, 100, 1000.0, 4
 #: sets of operands that a chain, and single calls, rotate through at most
@@ -49,108 +58,47 @@ Calls = dict[str, list[Callable[[], Any]]]
 
 def layer_shapes(dtypes: Sequence[str]) -> Iterator[tuple[Any, str]]:
     """(shape, type): every eleven of a type have all layers and different numbers of tokens."""
-    from sassafras.gemm.problem.shape import Shape
-
     for shift in range(len(TOKENS)):
         for which, dtype in enumerate(dtypes):
             for index, (n, k) in enumerate(LAYERS):
                 yield Shape(TOKENS[(6 * which + shift + 5 * index) % len(TOKENS)], n, k), dtype
 
 
-class Products:
-    """One product of matrices on sets of operands that share A and C, with all contestants."""
+class Products(Context):
+    """One product on sets of operands, back to back, with all contestants; weights from memory if `cold`."""
 
-    def __init__(self, stage: Any, shape: Any, dtype: str, *, cold: bool) -> None:
-        from sassafras.gemm.bench.dry_run import DryOperands
-        from sassafras.gemm.bench.operands import OperandSet
-
-        self.stage, self.shape, self.dtype = stage, shape, dtype
-        count = min(ROTATED, 2 * stage.l2_bytes // (2 * shape.n * shape.k) + 1) if cold else 1
-        if stage.modelled:
-            self.sets = [DryOperands(shape) for _ in range(count)]
-        else:
-            import torch
-
-            kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
-            m, n, k = shape.m, shape.n, shape.k
-            x, c = torch.randn(m, k, device="cuda").to(kind), torch.empty(m, n, device="cuda", dtype=kind)
-            made = (torch.randn(n, k, device="cuda").mul_(k**-0.5).to(kind) for _ in range(count))
-            self.sets = [OperandSet(shape, x, {"tn": w}, c) for w in made]
-        self.problem = stage.lt.problem(shape, "tn", dtype)
+    def __init__(self, stage: Any, shape: Shape, dtype: str, *, cold: bool) -> None:
+        super().__init__(stage, Product(shape, "tn", dtype), most=ROTATED if cold else 1, around=False)
         self.served: dict[str, Any] = {}
 
-    def best_lt(self, among: Sequence[Any] = ()) -> Any:
-        """cuBLASLt's algorithm that is fastest on the sets; of all that it proposes, if not `among` some."""
-        from sassafras.core import DeviceError
-        from sassafras.cuda.cublas import CublasError
-        from sassafras.gemm.bench.tune import screen
+    def contestants(self, algorithm: Any = None) -> Calls:
+        """Contestant -> its call on each set; ours plainly launched only where that is another call.
 
-        stage, usable = self.stage, []
-        for algorithm in among or stage.lt.candidates(self.problem):
-            calls = [stage.lt_call(self.problem, algorithm, operands) for operands in self.sets]
-            try:
-                calls[0]()
-                stage.gpu.sync()
-            except CublasError:
-                continue
-            usable.append((algorithm, calls))
-        if not usable:
-            raise DeviceError("cuBLASLt has no algorithm that works", where=str(self.shape))
-        once = min(stage.watch.one(calls[0]) for _, calls in usable[:2])
-        for block_us, rounds, keep in ((100.0, 3, 6), (400.0, 9, 1)):
-            usable = [(a, calls) for _, a, calls in screen(stage, usable, once, block_us, rounds)[:keep]]
-        return usable[0][0]
-
-    def calls(self, algorithm: Any) -> Calls:
-        """Contestant -> its call on each set; ours plainly launched only where that is another call."""
-        stage, sets = self.stage, self.sets
-        found: Calls = {"torch": [stage.torch_matmul("tn", operands) for operands in sets]}
-        for name in ("lt_autotune", "null"):
-            found[name] = [stage.lt_call(self.problem, algorithm, operands) for operands in sets]
-        found["sassafras"] = [stage.portfolio("tn", operands) for operands in sets]
-        for call in found["sassafras"]:
-            call()  # what was compiled for it is loaded
-        if plain := self._plain():
-            found["sassafras_plain"] = plain
-        return found
-
-    def _plain(self) -> list[Callable[[], Any]]:
-        """Our configuration launched plainly, if it is not; notes who served."""
+        Args:
+            algorithm: cuBLASLt's; None: its fastest here.
+        """
+        algorithm = algorithm or self.fastest(self.stage.lt.candidates(self.lt))
+        keys = {"torch": "torch", "lt_autotune": algorithm, "null": algorithm, "sassafras": "sassafras"}
+        found = {name: self.calls(key) for name, key in keys.items()}
         if self.stage.modelled:
             self.served = self.stage.served().get("tn", {})
-            return []
-        from sassafras.gemm.configs.base import PLAIN
-        from sassafras.gemm.matmul import api
-        from sassafras.gemm.matmul.problem import DTYPES
-
-        mine, served = (self.shape, self.dtype, "tn"), api._engine.served if api._engine else {}
-        for problem, choice in served.items():
-            if (problem.shape, DTYPES[problem.dtype], problem.layout) != mine or problem.extra:
-                continue
-            config = choice.config if choice.member == "ours" else None
+            return found
+        served = engine.served if (engine := room.api._engine) else {}
+        for choice in (choice for problem, choice in served.items() if problem.product == self.product):
             self.served = {"member": choice.member, "why": choice.why, "in_table": choice.row is not None}
-            if config is not None and config.mode != PLAIN:
-                plain = replace(config, mode=PLAIN)
-                return [api._engine.bind(plain, s.a, s.b["tn"].t(), s.c) for s in self.sets]
-        return []
+            if choice.member == "ours" and choice.config.mode != PLAIN:
+                found["sassafras_plain"] = self.calls(replace(choice.config, mode=PLAIN))
+        return found
 
-    def wrong(self, calls: Calls) -> list[str]:
-        """Contestants whose RMS error is too large on any set."""
-        if self.stage.modelled:
-            return []
-        found = set()
-        for at, operands in enumerate(self.sets[:4]):
-            exact = operands.a.float() @ operands.b["tn"].float().t()
-            errors = {}
-            for name, those in calls.items():
-                operands.c.fill_(float("nan"))
-                those[at]()
-                errors[name] = float((operands.c.float() - exact).square_().mean().sqrt())
-            for name, error in errors.items():
-                limit = TOLERANCE if name.startswith("sassafras") else LT_TOLERANCE
-                if not error <= limit * errors["torch"]:
-                    found.add(name)
-        return sorted(found)
+    def wrong_of(self, calls: Calls) -> list[str]:
+        """Contestants whose RMS error is too large on any of four sets."""
+        errors = self.errors({name: those[:4] for name, those in calls.items()})
+
+        def right(name: str) -> Any:
+            limit = RMS_LIMIT if name.startswith("sassafras") else BASELINE_RMS_LIMIT
+            return (errors[name] <= limit * errors["torch"]).all()
+
+        return sorted(name for name in calls if not right(name))
 
     def between(self, pdl: bool = False) -> Callable[[], Any]:
         """A kernel on C: torch's, or one launched with PDL."""
@@ -180,16 +128,11 @@ def timed_chains(
         most: launches in a block, but at least one chain.
         before: see `timed`.
     """
-    from sassafras.gemm.bench.timing import rough_us, timed
-
-    rough = [rough_us(stage, lambda calls=calls: [c() for c in calls]) for calls in chains.values()]
     sizes = [len(calls) for calls in chains.values()]
-    repeats = [int(max(1, min(most // n, 200.0 // us))) for n, us in zip(sizes, rough, strict=True)]
-    blocks = [stage.block(c, n * r) for c, n, r in zip(chains.values(), sizes, repeats, strict=True)]
-    rounds = int(min(41, max(9, 1e6 * seconds // float(np.dot(rough, repeats)))))
-    table = timed(stage.gpu, stage.watch, blocks, rounds, before=before)
-    for block in blocks:
-        block.discard(stage.gpu)
+    whole = [rough_us(stage, lambda calls=calls: [c() for c in calls]) for calls in chains.values()]
+    rough = np.divide(whole, sizes)
+    block_us = min(200.0, most * min(rough))
+    table = contest(stage, list(chains.values()), rough, block_us, seconds, least=9, before=before)
     table = table * np.divide(sizes, products)
     return {name: [round(float(us), 4) for us in table[:, at]] for at, name in enumerate(chains)}
 
@@ -197,25 +140,23 @@ def timed_chains(
 def layer(stage: Any, shape: Any, dtype: str, seconds: float) -> dict[str, Any]:
     """A record: two contexts, weights from memory."""
     here = Products(stage, shape, dtype, cold=True)
-    calls = here.calls(here.best_lt())
-    wrong = here.wrong(calls)
+    calls = here.contestants()
+    wrong = here.wrong_of(calls)
     count = len(here.sets)
     us = {
         "cold": timed_chains(stage, calls, count, seconds),
         "elementwise": timed_chains(stage, mixed(calls, here.between()), count, seconds),
     }
-    return {"us": us, "wrong": sorted({*wrong, *here.wrong(calls)}), "served": here.served}
+    return {"us": us, "wrong": sorted({*wrong, *here.wrong_of(calls)}), "served": here.served}
 
 
 def graphs(stage: Any, shape: Any, dtype: str, seconds: float) -> tuple[dict[str, Any], Calls, Calls]:
     """A record of the contexts that are graphs; the calls on one set of operands, and on all."""
-    from sassafras.gemm.problem.shape import Shape
-
     warm, cold = (Products(stage, shape, dtype, cold=cold) for cold in (False, True))
     back = Products(stage, Shape(shape.m, shape.k, shape.n), dtype, cold=False)
-    algorithm = warm.best_lt()
-    calls, rotating = warm.calls(algorithm), cold.calls(algorithm)
-    wrong = [*warm.wrong(calls), *cold.wrong(rotating)]
+    algorithm = warm.fastest(stage.lt.candidates(warm.lt))
+    calls, rotating = warm.contestants(algorithm), cold.contestants(algorithm)
+    wrong = [*warm.wrong_of(calls), *cold.wrong_of(rotating)]
     us = {
         "back_to_back": timed_chains(stage, calls, 1, seconds),
         "elementwise": timed_chains(stage, mixed(calls, warm.between()), 1, seconds),
@@ -231,22 +172,20 @@ def graphs(stage: Any, shape: Any, dtype: str, seconds: float) -> tuple[dict[str
         def restore(which: int) -> None:
             warm_set.a.copy_(start)
 
-    returning = back.calls(back.best_lt())
+    returning = back.contestants()
     chains = {name: [*those, *returning.get(name, returning["sassafras"])] for name, those in calls.items()}
     if "sassafras_plain" in returning:
         chains.setdefault("sassafras_plain", [*calls["sassafras"], *returning["sassafras_plain"]])
     us["dependent"] = timed_chains(stage, chains, 2, seconds, CHAIN, restore)
     if restore:
         restore(0)
-        wrong += warm.wrong(calls)
+        wrong += warm.wrong_of(calls)
     record = {"us": us, "wrong": sorted(set(wrong)), "served": warm.served}
     return record, calls, rotating
 
 
 def isolated(stage: Any, records: Sequence[tuple[dict[str, Any], Calls, Calls]], seed: int) -> None:
     """Add the contexts of single calls to the records of a group of shapes, which are interleaved."""
-    from sassafras.gemm.bench.timing import Isolated
-
     if stage.modelled:
         empty = [lambda: stage.gpu.launch(1.0)]
     else:
@@ -275,8 +214,6 @@ def isolated(stage: Any, records: Sequence[tuple[dict[str, Any], Calls, Calls]],
 
 def groups(given: argparse.Namespace) -> list[list[tuple[Any, str]]]:
     """What is measured together, most important first; one process's journal has all of a group or none."""
-    from sassafras.gemm.problem.shape import cuda_l2_grid, stratified
-
     if given.table == "layers":
         return [[item] for item in layer_shapes(given.dtypes)][: given.count]
     shapes = stratified(cuda_l2_grid(), min(given.count, 60), given.seed)
@@ -311,11 +248,6 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Measure and write; 1 when anything was wrong or failed, 2 without a GPU, 3 when the context is lost."""
     begin, given = time.monotonic(), arguments()
-    from sassafras.core import SassafrasError
-    from sassafras.cuda.environment import available, environment
-    from sassafras.gemm.bench.journal import Journal
-    from sassafras.gemm.bench.worker import _stage
-
     usable, reason = available()
     print(reason, flush=True)
     if not usable and not given.dry_run:

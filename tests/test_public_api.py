@@ -66,8 +66,18 @@ def test_packages_say_what_they_export(name: str) -> None:
         assert inspect.getdoc(thing), f"{name}.{export}"
 
 
-def test_importing_it_loads_nothing() -> None:
-    code = "import sys, sassafras; print(*{'numpy', 'numba', 'torch', 'triton'} & set(sys.modules))"
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("sassafras", {"numpy", "numba", "torch", "triton"}),
+        (
+            "sassafras.evaluate.host, sassafras.gemm.bench.program, sassafras.gemm.bench.worker",
+            {"torch", "triton"},
+        ),
+    ],
+)
+def test_importing_loads_nothing_heavy(modules: str, heavy: set[str]) -> None:
+    code = f"import sys, {modules}; print(*{heavy} & set(sys.modules))"
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert ran.stdout.strip() == ""

@@ -13,14 +13,14 @@ ALL_WORDS = 43_660
 #: words of the index, the tutorial and the guides
 GUIDE_WORDS = 9_650
 #: lines of the package: Python, CUDA, C++, and the report's templates, scripts and styles
-SOURCE_LINES = 73_790
+SOURCE_LINES = 73_850
 SOURCE = (".py", ".cu", ".cuh", ".cpp", ".hpp", ".js", ".css", ".jinja")
 #: lines of a source file
 FILE_LINES = 450
 #: lines of Python in gemm/
-GEMM_LINES = 14_970
+GEMM_LINES = 15_020
 #: lines of benchmarks: scripts, kernels, quotes
-BENCHMARK_LINES = 19_940
+BENCHMARK_LINES = 19_870
 #: bytes of the wheel, without its archive's own
 WHEEL_BYTES = 3_500_000
 

@@ -16,20 +16,21 @@ import pytest
 from typer.testing import CliRunner
 
 from sassafras.cli.app import app
-from sassafras.core import SassafrasError
+from sassafras.core import DeviceError, SassafrasError
 from sassafras.cuda.timing import balanced
 from sassafras.gemm.bench import dry_run, journal, runs
+from sassafras.gemm.bench.context import Context
 from sassafras.gemm.bench.journal import records
 from sassafras.gemm.bench.measure import judged, measure, tuned_rows
 from sassafras.gemm.bench.options import Options
 from sassafras.gemm.bench.runner import ShapeJobs
 from sassafras.gemm.bench.runs import RunSettings, benchmark, save_sweep
-from sassafras.gemm.bench.timing import apart, timed
+from sassafras.gemm.bench.timing import apart, contest, timed
 from sassafras.gemm.bench.tune import candidates_for, choose
 from sassafras.gemm.bench.worker_client import WorkerClient
 from sassafras.gemm.configs.fields import from_fields, to_fields
 from sassafras.gemm.configs.names import parse
-from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.problem.shape import Product, Shape
 from sassafras.gemm.select.dataset import Dataset
 from sassafras.gemm.select.table import TunedTable
 
@@ -315,6 +316,30 @@ def test_nobody_pays_for_what_another_leaves() -> None:
     table = timed(stage.gpu, stage.watch, blocks, 4, before=apart(stage, calls))
     assert np.median(table, axis=0) == pytest.approx([10.0, 30.0], rel=0.02)
     assert said == ["ab"[which] for which in balanced(2, 5)]  # one round more than counted
+
+
+def test_a_block_has_each_call_of_a_chain_equally_often() -> None:
+    stage = dry_run.DryContestants()
+    launch = stage.gpu.launch
+    chain = [lambda: launch(2.0), lambda: launch(6.0)]
+    # three calls of four microseconds would make the block, two of them the first; five do not make the chain
+    for calls, block_us in ((chain, 12.0), ([*chain, *chain, *chain], 20.0)):
+        table = contest(stage, [calls, chain[1]], [4.0, 6.0], block_us, 0.0)
+        assert np.median(table, axis=0) == pytest.approx([4.0, 6.0], rel=0.02)
+
+
+def test_products_back_to_back_or_between_kernels() -> None:
+    stage, product = dry_run.DryContestants(), Product(Shape(64, 4096, 4096), "tn")
+    us = {}
+    for around in (False, True):
+        here = Context(stage, product, most=2, around=around)
+        library = stage.lt.candidates(here.lt)
+        assert here.fastest(library[::-1]) == library[0], "the model's first is its fastest"
+        with pytest.raises(DeviceError, match="64x4096x4096 tn fp16: no contestant"):
+            here.fastest([])
+        us[around] = float(np.median(here.times(here.take(["sassafras"]), 5)))
+        here.close()
+    assert us[True] == pytest.approx(us[False] + 2 * 2.0, rel=0.02), "the modelled kernels last two each"
 
 
 @pytest.mark.parametrize("other", ({"seconds": 0.02}, {"apart": True}, {"seed": 3}))

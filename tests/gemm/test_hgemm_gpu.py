@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from sassafras.gemm.bench.context import Context
 from sassafras.gemm.configs import backward, registry
 from sassafras.gemm.configs.registry import Config
-from sassafras.gemm.problem.shape import BACKWARD, LAYOUTS, Shape
+from sassafras.gemm.problem.shape import BACKWARD, LAYOUTS, Product, Shape
 
 if TYPE_CHECKING:
     from sassafras.gemm.bench.contestants import Contestants
@@ -112,3 +113,21 @@ def test_benchmark_of_two_shapes(tmp_path: Path) -> None:
             assert 0.5 < row[name] < 100
     again, _ = benchmark(shapes, settings, processes=2)  # resumes: nothing is left to do
     assert json.loads(again.read_text())["rows"] == found["rows"]
+
+
+def test_an_error_on_one_set_of_operands_shows(tools: Contestants) -> None:
+    here = Context(tools, Product(Shape(1000, 512, 256), "tn", "bf16"), most=3, around=False)
+    calls = {
+        key: here.calls(key) for key in ("torch", "sassafras", here.fastest(tools.lt.candidates(here.lt)))
+    }
+
+    def spoilt() -> None:
+        calls["torch"][1]()
+        here.sets[1].c[-1].mul_(1.5)
+
+    calls["spoilt"] = [calls["torch"][0], spoilt, calls["torch"][2]]
+    torchs, ours, library, found = here.errors(calls).values()
+    assert (ours <= 1.1 * torchs).all() and (library <= 10 * torchs).all()
+    assert found[0] == torchs[0] and found[1] > 2 * torchs[1] and found[2] == torchs[2]
+    assert here.right("sassafras") and not here.wrong
+    here.close()

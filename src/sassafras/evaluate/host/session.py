@@ -18,6 +18,7 @@ import numpy as np
 
 from sassafras.core import Buffer, DeviceError, Verdict, Workload
 from sassafras.core.statistics import bootstrap_median, paired_ratios
+from sassafras.evaluate.gpu.guarded_buffers import TORCH_DTYPES, Segment, fill, view
 
 from .process import HostProcess, Lost
 
@@ -76,8 +77,6 @@ class HostTask:
         """
         import torch
 
-        from sassafras.evaluate.gpu.guarded_buffers import TORCH_DTYPES, Segment, fill
-
         def drawn(index: int) -> int:
             state = np.random.SeedSequence([seed, number, index]).generate_state(1, np.uint64)
             return int(state[0]) >> 1
@@ -106,8 +105,6 @@ def lay_out(
     inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]
 ) -> tuple[list[dict[str, list[dict[str, Any]]]], int]:
     """Places of `BATCH` + 1 sets of tensors in shared memory, of `LARGE` ones two; its size in bytes."""
-    from sassafras.evaluate.gpu.guarded_buffers import TORCH_DTYPES
-
     at, slots = _PAGE, []
     once = sum(buffer.nbytes for buffers in (inputs, outputs) for buffer in buffers.values())
     for _ in range(2 if once >= LARGE else BATCH + 1):
@@ -176,8 +173,6 @@ class HostSession:
     def _expect(self, slot: int, inputs: Mapping[str, Any]) -> None:
         """These are a slot's inputs; find out what is expected of them."""
         import torch
-
-        from sassafras.evaluate.gpu.guarded_buffers import Segment, view
 
         task = self.task
         assert task.workload.reference is not None

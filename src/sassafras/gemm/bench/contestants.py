@@ -12,6 +12,7 @@ from sassafras.cuda.cublas import RECOMMENDED_WORKSPACE, WORKSPACES, Cublas, Cub
 from sassafras.cuda.driver import Gpu, KernelFunction, call
 from sassafras.cuda.timing import Stopwatch
 
+from .. import matmul as room
 from ..build.arguments import packed
 from ..build.cubins import cubin
 from ..configs.registry import Config, Instance
@@ -156,8 +157,7 @@ class Contestants:
 
     def portfolio(self, layout: str, operands: Any) -> Enqueue:
         """sassafras.matmul on buffers, as a user calls it; what its first call builds is waited for."""
-        from ..matmul.api import matmul, settle  # loads torch
-
+        matmul, settle = room.api.matmul, room.api.settle
         (a, b), c = operands.factors(layout), operands.c
         matmul(a, b, c)
         self.gpu.sync()
@@ -166,11 +166,9 @@ class Contestants:
 
     def tell_portfolio(self, rows: Sequence[TableRow]) -> None:
         """Let dispatch know what was tuned; nothing: it works from the table that is shipped."""
-        from ..matmul import api  # loads torch
-
-        if api._engine is None:
-            api._set_up()
-        engine = api._engine
+        if room.api._engine is None:
+            room.api._set_up()
+        engine = room.api._engine
         if engine is None:
             return
         engine.settle()
@@ -181,9 +179,7 @@ class Contestants:
 
     def served(self) -> dict[str, Any]:
         """layout -> which member served the latest problems of the portfolio, and with what."""
-        from ..matmul import api  # loads torch
-
-        engine = api._engine
+        engine = room.api._engine
         return {p.layout: choice.to_json() for p, choice in engine.served.items()} if engine else {}
 
     def now(self) -> float:

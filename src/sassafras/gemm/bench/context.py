@@ -8,16 +8,17 @@ has served so far, and replaces torch only if it gains more than these two diffe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sassafras.core import SassafrasError
+from sassafras.core import DeviceError, SassafrasError
 from sassafras.cuda.cublas import CublasError, LtAlgorithm
 from sassafras.cuda.driver import CudaError
 
+from .. import matmul as room
 from ..configs import epilogue, registry
 from ..configs.base import PLAIN
 from ..configs.fields import to_fields
@@ -34,8 +35,8 @@ from .timing import Enqueue, TimedBlock, timed
 
 #: sets of operands that a chain rotates through at most
 _SETS = 24
-#: microseconds that a block lasts at least, about, and times that it repeats its chain at most
-_BLOCK_US, _REPEATS = 200.0, 8
+#: microseconds that a block lasts at least, about
+_BLOCK_US = 200.0
 #: candidates: of the chooser, of the estimate, of cuBLASLt
 _CHOSEN, _ESTIMATED, _LIBRARY = 8, 4, 8
 #: rounds of the first two rungs; least and most of the last, and of the winner's second timing
@@ -46,20 +47,13 @@ _MARGIN, _NOISE = 1.01, 2.0
 _ROWS = 512
 
 
-def matmul_module() -> Any:
-    """The module of `sassafras.matmul`. It loads torch, which commands without a GPU do not need."""
-    from ..matmul import api
-
-    return api
-
-
 def chooser(stage: Any) -> Selector:
     """What chooses on this GPU, or an H200 where it is modelled. Raises SassafrasError: nothing does."""
     if stage.modelled:
         table = load_table("NVIDIA H200")
         assert table is not None
         return chooser_of("NVIDIA H200", table, stage.lt.version)
-    api = matmul_module()
+    api = room.api
     if api._engine is None:
         api._set_up()
     gpu = api._engine.gpu(0) if api._engine else None
@@ -101,17 +95,29 @@ def instances(chooser: Selector, products: Iterable[Product]) -> list[Instance]:
 
 
 class Context:
-    """A product on sets of operands that share A and C; the sets' Bs exceed twice the L2, if `_SETS` suffice.
+    """A product on sets of operands that share A and C; the sets' Bs exceed twice the L2, if `most` suffice.
+
+    Contestants are a configuration, cuBLASLt's algorithm, ``sassafras`` (its matmul), else torch.
+
+    Args:
+        stage: `Contestants` or `DryContestants`.
+        most: sets; one: B stays in the L2.
+        around: an elementwise kernel before and after each product; else they lie back to back.
 
     Attributes:
+        lt: cuBLASLt's problem.
+        sets: of operands.
         wrong: lines about contestants that failed.
     """
 
-    def __init__(self, stage: Any, product: Product, seed: int = 0) -> None:
+    def __init__(
+        self, stage: Any, product: Product, seed: int = 0, *, most: int = _SETS, around: bool = True
+    ) -> None:
         self.stage, self.product, self.wrong = stage, product, list[str]()
         shape = product.shape
         self.lt = stage.lt.problem(shape, product.layout, product.dtype)
-        count = min(_SETS, 2 * stage.l2_bytes // (2 * shape.n * shape.k) + 1)
+        count = min(most, 2 * stage.l2_bytes // (2 * shape.n * shape.k) + 1)
+        self._around, self._calls = around, dict[Any, list[Callable[[], Any]]]()
         self._blocks: dict[Any, TimedBlock] = {}
         if stage.modelled:
             self.sets: list[Any] = [DryOperands(shape) for _ in range(count)]
@@ -141,15 +147,17 @@ class Context:
         }
 
     def call(self, key: Any, operands: Any) -> Callable[[], Any]:
-        """A contestant on a set: a configuration, cuBLASLt's algorithm, else torch, as a program has it."""
+        """A contestant on a set, as a program has it."""
         stage, layout = self.stage, self.product.layout
+        if key == "sassafras":
+            return stage.portfolio(layout, operands)  # type: ignore[no-any-return]
         if isinstance(key, LtAlgorithm):
             return stage.lt_call(self.lt, key, operands)  # type: ignore[no-any-return]
         if stage.modelled:
             return (  # type: ignore[no-any-return]
                 stage.torch_matmul(layout, operands) if isinstance(key, str) else stage.ours(key, operands)
             )
-        api = matmul_module()
+        api = room.api  # loads torch, which the modelled clock does not need
         (a, b), c, torch = operands.factors(layout), operands.c, api.torch
         if not isinstance(key, str):
             return api._engine.bind(key, a, b, c, **self._epilogue)  # type: ignore[no-any-return]
@@ -159,11 +167,21 @@ class Context:
             return lambda: torch.addmm(self._epilogue["bias"], a, b, out=c)
         return lambda: api.composed(a, b, **self._epilogue)
 
+    def calls(self, key: Any) -> list[Callable[[], Any]]:
+        """A contestant on each set; what has to be loaded before a capture is loaded."""
+        if key not in self._calls:
+            made = [self.call(key, operands) for operands in self.sets]
+            for call in made:
+                call()
+            self._calls[key] = made
+        return self._calls[key]
+
     def chain(self, key: Any) -> list[Enqueue]:
-        """An elementwise kernel on A, then the product and one on C, on each set in turn."""
+        """The product on each set in turn; if `around`, between elementwise kernels on A and on C."""
+        if not self._around:
+            return self.calls(key)
         gpu, steps = self.stage.gpu, list[Enqueue]()
-        for operands in self.sets:
-            call = self.call(key, operands)
+        for operands, call in zip(self.sets, self.calls(key), strict=True):
             if self.stage.modelled:
                 steps += [lambda: gpu.launch(2.0), lambda call=call: (call(), gpu.launch(2.0))]  # type: ignore[misc, list-item]
                 continue
@@ -172,7 +190,6 @@ class Context:
                 result = call()
                 (c if result is None else result).mul_(0.5)
 
-            call()  # what has to be loaded is loaded before a capture
             steps += [lambda: self._a.mul_(1.0), both]
         return steps
 
@@ -180,7 +197,7 @@ class Context:
         """Those contestants that can be launched; they have blocks from now on. Raises CudaError (sticky)."""
         product, taken = self.product.shape, []
         guess = len(self.sets) * (6.0 + max(product.flop / 7e8, product.nbytes / 4e6))
-        repeats = int(min(_REPEATS, max(1, _BLOCK_US // guess)))
+        repeats = int(max(1, _BLOCK_US // guess))
         for key in keys:
             try:
                 if key not in self._blocks:
@@ -194,40 +211,71 @@ class Context:
         return taken
 
     def times(self, keys: Sequence[Any], rounds: int) -> np.ndarray:
-        """Microseconds of an elementwise kernel, the product and another one: (rounds, contestants)."""
+        """Microseconds of a product and of the kernels around it: (rounds, contestants)."""
         blocks = [self._blocks[key] for key in keys]
-        return 2 * timed(self.stage.gpu, self.stage.watch, blocks, rounds)
+        return (1 + self._around) * timed(self.stage.gpu, self.stage.watch, blocks, rounds)
+
+    def fastest(self, keys: Iterable[Any]) -> Any:
+        """Of these contestants; no contestant has blocks any more.
+
+        Raises:
+            DeviceError: none of them can be launched.
+            CudaError: the context is lost.
+        """
+        try:
+            if not (alive := self.take(keys)):
+                raise DeviceError("no contestant can be launched", where=str(self.product))
+            for rounds, keep in ((3, 6), (15, 1)):
+                alive = _ranked(self, alive, rounds)[:keep]
+            return alive[0]
+        finally:
+            self._discard()
 
     def right(self, key: Any) -> bool:
         """Whether the error against FP32 is torch's, about (`operands`)."""
-        if self.stage.modelled:
-            return True
         limit = BASELINE_RMS_LIMIT if isinstance(key, LtAlgorithm) else RMS_LIMIT
-        torchs, own = self._rms("torch"), self._rms(key)
+        found = self.errors({k: self.calls(k)[:1] for k in ("torch", key)})
+        torchs, own = float(found["torch"][0]), float(found[key][0])
         if not own <= limit * torchs:
             self.wrong.append(f"{name(key)}: RMS error {own:.3g}, torch's is {torchs:.3g}")
         return own <= limit * torchs
 
-    def _rms(self, key: Any) -> float:
-        activated = matmul_module().activated
-        operands, more, total = self.sets[0], self._epilogue, 0.0
-        operands.c.fill_(float("nan"))
-        result = self.call(key, operands)()
-        result = operands.c if result is None else result
+    def errors(self, calls: Mapping[Any, Sequence[Callable[[], Any]]]) -> dict[Any, np.ndarray]:
+        """RMS errors against FP32 of calls on the first sets: float64 (calls,); zeros if modelled."""
+        many = min(map(len, calls.values()))
+        total = np.zeros((len(calls), many))
+        for at in range(0 if self.stage.modelled else many):
+            results = []
+            for those in calls.values():
+                self.sets[at].c.fill_(float("nan"))
+                result = those[at]()
+                results.append((self.sets[at].c if result is None else result).clone())
+            for first, exact in self._exact(self.sets[at]):
+                for index, result in enumerate(results):
+                    error = result[first : first + _ROWS].float() - exact
+                    total[index, at] += float(error.double().square_().sum())
+            total[:, at] /= results[0].numel()
+        return dict(zip(calls, np.sqrt(total), strict=True))
+
+    def _exact(self, operands: Any) -> Iterator[tuple[int, Any]]:
+        """The first of some rows of C, and these rows in FP32."""
+        activated, more = room.api.activated, self._epilogue
         a, b = operands.factors(self.product.layout)
         b, bias = b.float(), 0.0 if more["bias"] is None else more["bias"]
-        for at in range(0, len(result), _ROWS):
+        for at in range(0, len(a), _ROWS):
             rows = slice(at, at + _ROWS)
             added = 0.0 if more["addend"] is None else more["addend"][rows]
-            exact = activated(more["alpha"] * (a[rows].float() @ b) + added + bias, more["activation"])
-            total += float((result[rows].float() - exact).double().square_().sum())
-        return float(total / result.numel()) ** 0.5
+            yield at, activated(more["alpha"] * (a[rows].float() @ b) + added + bias, more["activation"])
 
     def close(self) -> None:
-        """Free the graphs."""
-        for block in self._blocks.values():
-            block.discard(self.stage.gpu)
+        """Free the graphs, and what calls hold."""
+        self._discard()
+        self._calls.clear()
         self.lt.close()
+
+    def _discard(self) -> None:
+        while self._blocks:
+            self._blocks.popitem()[1].discard(self.stage.gpu)
 
 
 def tune(stage: Any, chooser: Selector, product: Product, seconds: float, seed: int = 0) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ..problem.shape import LAYOUTS, Shape
 from ..select.table import TableRow
 from .operands import required, rotated
 from .options import Options
-from .timing import Enqueue, Isolated, contest, order_seed, paired, rough_us, timed, walls
+from .timing import Enqueue, Isolated, contest, order_seed, paired, rough_us, walls
 
 #: contestants that are kernels of ours
 OURS = ("ours", "ours_nn", "ours_tn")
@@ -153,15 +153,11 @@ class _Measurement:
         stage = self.stage
         names = [name for name in rough if name.startswith(("ours", "lt_autotune", "torch", "portfolio"))]
         sets = rotated(self.operands, stage.l2_bytes)
-        blocks = [stage.block([self.binds[name](buffers) for buffers in sets], len(sets)) for name in names]
-        spent = sum(rough[name] * len(sets) + 60.0 for name in names)
-        rounds = int(min(15, max(5, self.options.seconds / 2 * 1e6 // spent)))
-        seed = order_seed(self.operands.shape, self.options.seed)
-        table = timed(
-            stage.gpu, stage.watch, blocks, rounds, before=lambda index: stage.empty_l2(), seed=seed
+        chains, us = [[self.binds[n](s) for s in sets] for n in names], [rough[n] for n in names]
+        seconds, seed = self.options.seconds / 2, order_seed(self.operands.shape, self.options.seed)
+        table = contest(
+            stage, chains, us, 0.0, seconds, most=15, seed=seed, before=lambda index: stage.empty_l2()
         )
-        for block in blocks:
-            block.discard(stage.gpu)
         found = judged(table, names, self.selection, "cold_")
         for name in ("cold_ratios", "cold_portfolio_ratios"):
             found.pop(name, None)

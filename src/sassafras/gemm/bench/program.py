@@ -15,13 +15,13 @@ from sassafras.core import Budget, DeviceError, SassafrasError
 from sassafras.core.files import write_whole
 from sassafras.cuda.environment import available, environment
 
+from .. import matmul as room
 from ..configs.fields import read_list
 from ..matmul.loading import tuned_path
 from ..matmul.recorder import Recorder, recorded, to_json
 from ..problem.shape import Product
 from ..select.dataset import slug
 from ..select.table import ProductRow, TunedTable
-from .context import matmul_module
 from .journal import Journal, belongs, read
 from .options import Options
 from .runs import provenance
@@ -78,7 +78,7 @@ def record() -> Iterator[Recorder]:
     Calls of accelerated layers, under torch.compile and in CUDA graphs that are captured in the block count;
     those of graphs captured before do not.
     """
-    api = matmul_module()
+    api = room.api
     if api._engine is None and api.torch.cuda.is_available():
         api._set_up()
     recorder = Recorder()
@@ -112,7 +112,7 @@ def tune(
         SassafrasError: nothing was recorded.
         DeviceError: there is no GPU.
     """
-    api = matmul_module()
+    api = room.api
     if recorder is None and not _LAST:
         raise SassafrasError("nothing was recorded", hint="with sassafras.record(): model(x)")
     calls = (recorder or _LAST[0]).calls

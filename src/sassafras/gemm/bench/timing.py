@@ -103,7 +103,7 @@ def order_seed(shape: Shape, seed: int) -> int:
 
 def contest(
     stage: Any,
-    enqueues: Sequence[Enqueue],
+    enqueues: Sequence[Enqueue | Sequence[Enqueue]],
     rough: Sequence[float],
     block_us: float,
     seconds: float,
@@ -112,21 +112,27 @@ def contest(
     most: int = 41,
     clear: bool = False,
     seed: int = 0,
+    before: Callable[[int], None] | None = None,
     after: Callable[[int, Enqueue], object] = lambda index, replay: None,
 ) -> np.ndarray:
     """`timed`, of blocks that last about `block_us`, in as many rounds as `seconds` allow.
 
     Args:
         stage: `Contestants` or `DryContestants`.
+        enqueues: of each its call; or several in turn, all of which a block has equally often.
         rough: microseconds that each call takes, roughly.
         least, most: rounds.
         clear: see `apart`.
+        before: see `timed`.
         after: called for each contestant when all are timed, with what replays its block.
     """
-    blocks = [stage.block(e, launches_a_block(us, block_us)) for e, us in zip(enqueues, rough, strict=True)]
-    one_round = sum(max(us, min(block_us, us * 400)) for us in rough)
+    blocks, one_round = [], 0.0
+    for each, us in zip(enqueues, rough, strict=True):
+        many = 1 if callable(each) else len(each)
+        blocks.append(stage.block(each, many * max(1, launches_a_block(us, block_us) // many)))
+        one_round += max(many * us, min(block_us, us * 400))
     rounds = int(min(most, max(least, seconds * 1e6 // one_round)))
-    before = apart(stage, enqueues) if clear else None
+    before = apart(stage, [e if callable(e) else e[0] for e in enqueues]) if clear else before
     table = timed(stage.gpu, stage.watch, blocks, rounds, before=before, seed=seed)
     for index, block in enumerate(blocks):
         after(index, partial(stage.gpu.replay, block.graph))
