@@ -128,7 +128,7 @@ class Scoreboards:
         same = [place[n] for n in self.tracked] == first.tracked.tolist()
         if not same or [place[n] for n in self._rows] != first._rows:
             raise DisassemblyError("a fence, an access or a setter of scoreboards has moved")
-        self.facts = self.facts._replace(allowed=first._facts.allowed)
+        self.facts = self.facts._replace(allowed=first.facts.allowed)
 
     def pending(
         self,

@@ -16,22 +16,26 @@ from sassafras.sass.opcodes import base
 
 from . import classes
 from .analysis import Analysis
+from .operands import UR, P
 from .pending_jit import AT_FENCE, Tracked
 from .report import Violation
 from .validator import Validator
 
+#: stores and reductions that `classes.READS_COVERED_BY` says nothing of, and the queue that they are in there
+_STORES, _QUEUE = frozenset(["ST", "RED", "REDG"]), ("STG", "STL", "STS", "STSM", "LDS", "SHFL")
 #: as `classes.READS_COVERED_BY`: operands of the first have been read when a scoreboard of one of the others
-#: says so. In 28 kernels of FlashAttention 3, FlashMLA and CUTLASS every read that seemed to be pending has
-#: one of these behind it, each pair in four kernels or more, and no other one explains them all
+#: says so. ptxas 12.3, 13.0 and 13.5 rely on it, in FlashAttention 3, FlashMLA and CUTLASS and in 488 kernels
+#: from 206 generated sources, where it leaves no read of a store unexplained. Not every pair was seen alone:
+#: here one queue is taken to keep its order, which the validator never does
 READS_COVERED_BY: dict[str, frozenset[str]] = {
-    "ST": frozenset(["ST", "STG", "STS", "LDS", "SHFL"]), "STG": frozenset(["ST"]),
-    "STS": frozenset(["ST", "STAS"]), "LDS": frozenset(["ST"]), "STSM": frozenset(["REDG"]),
-    "REDG": frozenset(["REDG", "LDS", "SHFL"]), "SYNCS": frozenset(["SYNCS"]),
-    "RED": frozenset(["RED", "ST", "LDS"]), "LD": frozenset(["LD"]), "ATOM": frozenset(["ATOM"]),
+    **dict.fromkeys(_QUEUE, _STORES), **dict.fromkeys(_STORES, _STORES.union(_QUEUE) - {"STSM"}),
+    "STS": _STORES | {"STAS"}, "SYNCS": frozenset(["SYNCS"]), "ATOM": frozenset(["ATOM"]),
+    "LD": frozenset(["LD", "LDG"]), "LDG": frozenset(["LD"]),
 }  # fmt: skip
 #: as `classes.QUEUED_WRITERS`: the later one cannot overwrite what the earlier one has not read
 QUEUED_WRITERS: dict[str, frozenset[str]] = {
-    "ST": frozenset(["LDS", "SHFL"]), "LD": frozenset(["SHFL"]), "LDG": frozenset(["LD"]),
+    **dict.fromkeys(_STORES, frozenset(["LDS", "SHFL"])), "LD": frozenset(["SHFL"]), "LDG": frozenset(["LD"]),
+    "ATOM": frozenset(["ATOM"]),
 }  # fmt: skip
 #: findings looked at, and told
 _ROWS, _MOST = 1 << 14, 16
@@ -81,8 +85,11 @@ def _queued(a: Analysis, second: int, code: int) -> bool:
     """Whether operands of the first are overwritten by what queues behind it."""
     if not 0 <= code < AT_FENCE or not code & 1:
         return False
-    first = a.kinds[int(a.scoreboards.tracked[code >> 1])]
-    return a.variable[second] and a.kinds[second].queue in QUEUED_WRITERS.get(first.queue, ())
+    first = int(a.scoreboards.tracked[code >> 1])
+    if any(P <= register < UR for register in a.effects[first].writes):
+        return False  # the predicate of ATOM is a result
+    queued = QUEUED_WRITERS.get(a.kinds[first].queue, ())
+    return a.variable[second] and a.kinds[second].queue in queued
 
 
 def _apart(a: Analysis, second: int, code: int) -> bool:
