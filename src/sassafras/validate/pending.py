@@ -23,6 +23,7 @@ class Scoreboards:
     Attributes:
         number: by instruction, its number among those of variable latency, or -1.
         tracked: their instructions.
+        facts: what is known of them, and asked of every schedule.
     """
 
     def __init__(self, analysis: Analysis) -> None:
@@ -96,7 +97,7 @@ class Scoreboards:
         ]
         hopper = a.function.arch.startswith("sm_90")
         kinds = [a.kinds[n] for n in self.tracked]
-        self._facts = Tracked(
+        self.facts = Tracked(
             number=self.number,
             covers=np.array([kind.covers for kind in kinds], dtype=np.int8),
             results_by=np.array([kind.results_by for kind in kinds], dtype=np.uint64),
@@ -119,7 +120,7 @@ class Scoreboards:
     def left(self) -> Iterator[tuple[int, int]]:
         """(fence or access, producer that may be pending there) in the original, by instruction."""
         for row, n in enumerate(self._rows):
-            for v in np.flatnonzero(self._facts.allowed[row]):
+            for v in np.flatnonzero(self.facts.allowed[row]):
                 yield n, int(self.tracked[v])
 
     def _take(self, first: Scoreboards, place: Sequence[int]) -> None:
@@ -127,7 +128,7 @@ class Scoreboards:
         same = [place[n] for n in self.tracked] == first.tracked.tolist()
         if not same or [place[n] for n in self._rows] != first._rows:
             raise DisassemblyError("a fence, an access or a setter of scoreboards has moved")
-        self._facts = self._facts._replace(allowed=first._facts.allowed)
+        self.facts = self.facts._replace(allowed=first.facts.allowed)
 
     def pending(
         self,
@@ -137,6 +138,7 @@ class Scoreboards:
         lengths: np.ndarray,
         out: np.ndarray,
         record: bool = False,
+        facts: Tracked | None = None,
     ) -> int:
         """Run `pending_jit.scoreboards` on a candidate.
 
@@ -145,6 +147,7 @@ class Scoreboards:
             lengths: cycles by block.
             out: int32 (rows, 2), filled with what is wrong.
             record: note what may be pending at fences instead.
+            facts: None for `facts`; another reading of the queues for an audit.
 
         Returns:
             How many rows were written.
@@ -154,4 +157,4 @@ class Scoreboards:
             for shift, mask in ((WAIT_SHIFT, 0x3F), (WRITE_BARRIER_SHIFT, 7), (READ_BARRIER_SHIFT, 7))
         )
         schedule = Schedule(order, times, wait, write, read, lengths)
-        return scoreboards(self._analysis.flow, self._facts, schedule, record, out)
+        return scoreboards(self._analysis.flow, facts or self.facts, schedule, record, out)

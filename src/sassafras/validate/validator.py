@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -309,8 +310,18 @@ class Validator:
         a = self.analysis
         rows = np.empty((_MOST, 2), dtype=np.int32)
         count = a.scoreboards.pending(order, high, times, lengths, rows)
+        return self.told(rows[:count].tolist(), order)
+
+    def told(self, rows: Iterable[Sequence[int]], order: np.ndarray) -> list[Violation]:
+        """What is wrong with scoreboards, in words.
+
+        Args:
+            rows: (position, code) as `pending_jit.scoreboards` gives them.
+            order: the original's instruction by position.
+        """
+        a = self.analysis
         found = []
-        for position, code in rows[:count].tolist():
+        for position, code in rows:
             kind = "scoreboard"
             if code < -10:
                 kind = "count"
