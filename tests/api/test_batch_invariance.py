@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from typer.testing import CliRunner  # noqa: E402
 
 from sassafras.api.batch_invariance import batch_invariance  # noqa: E402
 from sassafras.cli.app import app  # noqa: E402
-from sassafras.core import SassafrasError  # noqa: E402
+from sassafras.core import SassafrasError, ToolMissing  # noqa: E402
 
 PROGRAM = """
 import torch
@@ -79,3 +80,9 @@ def test_a_program_of_another_kind_is_refused(text: str, what: str, tmp_path: Pa
     path.write_text(text)
     with pytest.raises(SassafrasError, match=what):
         batch_invariance(path)
+
+
+def test_without_torch_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ToolMissing, match="needs torch"):
+        batch_invariance(tmp_path / "program.py")

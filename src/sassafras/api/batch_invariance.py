@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.core import SassafrasError
+from sassafras.core import SassafrasError, ToolMissing
 from sassafras.targets.load import execute
 
 #: rows of the whole batch; rows of batches that are compared with it
@@ -65,11 +65,14 @@ def batch_invariance(
         seed: of the places.
 
     Raises:
+        ToolMissing: torch is not installed.
         WorkloadError: the file raises.
         SassafrasError: it does not define these two, or what they return is something else.
     """
-    import torch
-
+    try:
+        import torch
+    except ImportError as error:
+        raise ToolMissing("verify --batch-invariant needs torch", hint="pip install torch") from error
     module = execute(path)
     if missing := [name for name in ("build", "inputs") if not callable(getattr(module, name, None))]:
         raise SassafrasError(f"there is no {missing[0]}()", where=str(path), hint=_CONTRACT)
