@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-from sassafras.gemm.configs import few_rows, registry, stream
+from sassafras.gemm.configs import few_rows, registry, split_k_early, stream
 from sassafras.gemm.problem.launch import MULTIPROCESSORS, ceil_div
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.selector import Selector
@@ -60,3 +65,32 @@ def test_it_serves_what_no_table_has() -> None:
     tuned = Shape(64, 4096, 4096)
     assert chooser.table.get(tuned, "tn") is not None and chosen(tuned) not in few_rows.best(tuned)
     assert stream.best(Shape(8, 5120, 13824)) and not few_rows.best(Shape(8, 5120, 13824))
+
+
+@pytest.mark.parametrize(
+    ("context", "rows", "loss", "gain"),
+    [
+        ("between", (16, 32, 64), 1.012, 1.05),
+        ("norm", (64,), 1.02, 1.07),
+        ("norm-400", (16, 32, 64), 1.02, 1.07),
+    ],
+)
+def test_the_choice_beside_what_was_measured(
+    context: str, rows: tuple[int, ...], loss: float, gain: float
+) -> None:
+    """Geometric means of an H100's times: the choice over the best kernel tried, torch over the choice."""
+    path = Path(__file__).parents[2] / "benchmarks" / "data" / "nvidia-h100.few-rows.jsonl.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        found = [row for row in map(json.loads, file) if row.get("context") == context and row["m"] in rows]
+    assert len(found) >= 30
+    over_best, over_torch = [], []
+    for row in found:
+        shape, us = Shape(row["m"], row["n"], row["k"]), row["us"]
+        # the first probe timed plain launches: by stems
+        times = {name.partition("+")[0]: value for name, value in us.items()}
+        chosen = few_rows.best(shape, 0) if context == "between" else split_k_early.best(shape, "fp16")
+        mine = next(times[config.stem] for config in chosen if config.stem in times)
+        over_best.append(mine / min(v for name, v in us.items() if name.startswith("split_k")))
+        over_torch.append(us["torch"] / mine)
+    assert np.exp(np.mean(np.log(over_best))) <= loss
+    assert np.exp(np.mean(np.log(over_torch))) >= gain
