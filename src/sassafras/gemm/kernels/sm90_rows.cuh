@@ -5,7 +5,7 @@
 //   - Whatever the launch behind reads or writes after its own wait is safe. That wait returns when our grid has ended and its writes
 //     are visible; each of our threads has waited for the launch ahead before it ended, and so on: all that came before has ended.
 //   - What it reads before its wait (`early`: weights) was written before a product that lies ahead of us, or before a launch of
-//     another author. Those let nobody start before their own wait, so that what was written before them is visible to us all.
+//     another author. Those let no launch start before their own wait, so that what was written before them is visible to us all.
 //
 // RmsNorm: C = A * norm / sqrt(mean of a line's squares + eps). A CTA has a line.
 // Launch: grid (lines), THREADS threads, SHARED_BYTES of dynamic shared memory. k is a multiple of 8 and at most MOST, lda and ldc are
