@@ -98,9 +98,11 @@ def prepare() -> float:
     """Build all kernels and the launcher into the cache; seconds."""
     from sassafras.gemm.build import cubins, launcher
     from sassafras.gemm.configs import registry
+    from sassafras.gemm.configs.rows import INSTANCES as BETWEEN
 
     begin = time.perf_counter()
-    cubins.build((*registry.INSTANCES, *registry.OTHER_INSTANCES, *registry.EPILOGUE_INSTANCES))
+    products = (*registry.INSTANCES, *registry.OTHER_INSTANCES, *registry.EPILOGUE_INSTANCES)
+    cubins.build((*products, *BETWEEN))
     launcher.build(None)
     return time.perf_counter() - begin
 
@@ -113,7 +115,7 @@ def main() -> int:
     )
     parser.add_argument("--kind", choices=tuple(_KINDS), help="run tests of one kind")
     parser.add_argument(
-        "--workers", type=int, default=min(12, os.cpu_count() or 1), help="processes side by side"
+        "--workers", type=int, default=min(14, os.cpu_count() or 1), help="processes side by side"
     )
     parser.add_argument("--no-build", action="store_true", help="do not build all kernels first")
     parser.add_argument("--collect", action="store_true", help="print what would run")
