@@ -146,6 +146,7 @@ ROWS: dict[str, Callable[[Row], list[Row]]] = {
     "bands": lambda data: [*named(data, "summary.bands"), {**data["summary"], "name": "all"}],
     "forwards": forwards,
     "calls": lambda data: [row for row in data["rows"] if "torch_us" in row],
+    "summary.classes": lambda data: data["summary"]["classes"],
     "summary.grid": lambda data: named(data, "summary.grid"),
     "summary.off_grid": lambda data: named(data, "summary.off_grid"),
 }

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from common import geomean
 
+from sassafras.gemm.select.invariant import ranges_of
+
 #: over the mode's time: a ratio above 1 is a faster mode
 _OVER = {
     "over_lt_no_split": "lt_no_split",
@@ -15,6 +17,8 @@ _OVER = {
     "over_triton_tuned": "triton_tuned",
     "over_torch": "torch",
 }
+#: of the table: first and last number of rows
+_BANDS = ((1, 64), (128, 512), (1024, 4096))
 
 
 def rows_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -73,6 +77,15 @@ def summary_of(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]]
         value = geomean(r[name] for r in times if name in r and least <= r["m"] <= most)
         return None if value is None else round(value, 4)
 
+    def classes() -> Iterable[dict[str, Any]]:
+        for cut in (False, True):
+            for least, most in _BANDS:
+                band = (r for r in times if least <= r["m"] <= most)
+                here = [r for r in band if (ranges_of(r["n"], r["k"]) > 1) == cut]
+                values = {name: geomean(r[name] for r in here if name in r) for name in ("tax", *_OVER)}
+                row = {"k": "in 4 or 8 ranges" if cut else "whole", "least": least, "most": most}
+                yield {**row, "products": len(here), **{k: v and round(v, 4) for k, v in values.items()}}
+
     digests: dict[tuple[Any, ...], set[str]] = {}
     for row in bits:
         digests.setdefault((row["n"], row["k"], row["dtype"]), set()).add(row["digest"])
@@ -92,6 +105,7 @@ def summary_of(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]]
         "tax_m16_up": mean("tax", 16),
         "tax_below_16": mean("tax", 1, 15),
         "null": mean("null"),
+        "classes": list(classes()),
         "over_lt_no_split_m64": mean("over_lt_no_split", 1, 64),
         "over_lt_no_split": mean("over_lt_no_split"),
         "over_triton": mean("over_triton_published"),

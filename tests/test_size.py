@@ -9,9 +9,9 @@ ROOT = Path(__file__).parents[1]
 #: words of the README
 README_WORDS = 700
 #: words of the README and all pages in docs/
-ALL_WORDS = 43_730
+ALL_WORDS = 44_310
 #: words of the index, the tutorial and the guides
-GUIDE_WORDS = 9_730
+GUIDE_WORDS = 9_850
 #: lines of the package: Python, CUDA, C++, and the report's templates, scripts and styles
 SOURCE_LINES = 74_010
 SOURCE = (".py", ".cu", ".cuh", ".cpp", ".hpp", ".js", ".css", ".jinja")
@@ -20,7 +20,7 @@ FILE_LINES = 450
 #: lines of Python in gemm/
 GEMM_LINES = 15_020
 #: lines of benchmarks: scripts, kernels, quotes
-BENCHMARK_LINES = 19_870
+BENCHMARK_LINES = 19_990
 #: bytes of the wheel, without its archive's own
 WHEEL_BYTES = 3_500_000
 
