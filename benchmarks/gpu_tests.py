@@ -1,8 +1,8 @@
 """Run every GPU test of the tree by one command, and write down when they were last green on which GPU.
 
 First the kernels and the compiled launcher are built, in all processes; then the tests that measure nothing
-run side by side (pytest-xdist), then those marked ``alone`` in series; with several GPUs both kinds at once,
-each on a GPU of its own. The status is 1 if any failed.
+run side by side (pytest-xdist), then those marked ``alone`` in series; with several GPUs those of a file on
+each GPU that is free. The status is 1 if any failed, or if --limit-s ended them.
 
     python benchmarks/gpu_tests.py                      # all: writes benchmarks/results/gpu-tests.json
     python benchmarks/gpu_tests.py --only opinfo        # files whose path has this, to gpu-tests-part.json
@@ -14,9 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
@@ -29,6 +31,8 @@ from common import ROOT, gpu_names, write
 #: tests that need no other word than their marker
 _KINDS = {"together": "gpu and not alone", "alone": "gpu and alone"}
 _COUNTED = ("passed", "failed", "skipped")
+#: in a status's place: pytest was ended by --limit-s
+_CUT = 124
 
 
 def files(only: Sequence[str] = ()) -> list[str]:
@@ -94,6 +98,17 @@ def rows(tests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [found[name] for name in sorted(found)]
 
 
+def jobs(kinds: Sequence[str], names: Sequence[str], apart: bool) -> list[tuple[str, Sequence[str]]]:
+    """(kind, files) of each pytest call, in order; `apart`: a call for each file that has tests alone."""
+    found: list[tuple[str, Sequence[str]]] = []
+    for kind in kinds:
+        if kind == "together" or not apart:
+            found.append((kind, names))
+        else:
+            found += [(kind, [n]) for n in names if "mark.alone" in (ROOT / n).read_text(encoding="utf-8")]
+    return found
+
+
 def prepare() -> float:
     """Build all kernels and the launcher into the cache; seconds."""
     from sassafras.gemm.build import cubins, launcher
@@ -119,6 +134,7 @@ def main() -> int:
     )
     parser.add_argument("--no-build", action="store_true", help="do not build all kernels first")
     parser.add_argument("--collect", action="store_true", help="print what would run")
+    parser.add_argument("--limit-s", type=float, default=86400.0, help="seconds after which tests are ended")
     parser.add_argument("--out", type=Path, help="folder of the result")
     parser.add_argument("more", nargs="*", help="handed to pytest, after --")
     options = parser.parse_args()
@@ -139,22 +155,40 @@ def main() -> int:
     begin = time.perf_counter()
     summary: dict[str, Any] = {"built_s": 0.0 if options.no_build else round(prepare(), 1)}
     tests: list[dict[str, Any]] = []
-    codes: dict[str, int] = {}
+    codes, lock = dict[str, int](), threading.Lock()
     with tempfile.TemporaryDirectory() as folder:
         imports = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
         place = {**os.environ, "SASSAFRAS_GPU_RESULTS": folder, "PYTHONPATH": imports}
 
-        def run(kind: str, gpu: str | None) -> None:
-            report, started = Path(folder) / f"{kind}.xml", time.perf_counter()
-            call = command(kind, names, options.workers, report, options.more)
-            own = place if gpu is None else {**place, "CUDA_VISIBLE_DEVICES": gpu}
-            codes[kind] = subprocess.run(call, cwd=ROOT, env=own, check=False).returncode
-            summary[f"{kind}_s"] = round(time.perf_counter() - started, 1)
+        gpus = gpu_names()
+        waiting: queue.SimpleQueue[tuple[int, str, Sequence[str]]] = queue.SimpleQueue()
+        for index, job in enumerate(jobs(kinds, names, len(gpus) > 1)):
+            waiting.put((index, *job))
+        summary |= {f"{kind}_s": 0.0 for kind in kinds}
 
-        apart = gpu_names()[: len(kinds)] if len(gpu_names()) >= len(kinds) > 1 else [None] * len(kinds)
-        with ThreadPoolExecutor(len(set(apart))) as threads:
-            list(threads.map(run, kinds, apart))
-        tests += [test for kind in kinds for test in counted(Path(folder) / f"{kind}.xml")]
+        def run(gpu: str | None) -> None:
+            own = place if gpu is None else {**place, "CUDA_VISIBLE_DEVICES": gpu}
+            while True:
+                try:
+                    index, kind, those = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                started, left = time.perf_counter(), options.limit_s - (time.perf_counter() - begin)
+                call = command(kind, those, options.workers, Path(folder) / f"{index:02}.xml", options.more)
+                try:
+                    code = subprocess.run(
+                        call, cwd=ROOT, env=own, check=False, timeout=max(left, 0)
+                    ).returncode
+                except subprocess.TimeoutExpired:
+                    code = _CUT
+                with lock:
+                    # pytest's 5: nothing was selected (a file may have no test of a kind)
+                    codes[kind] = max(codes.get(kind, 0), 0 if code == 5 else code)
+                    summary[f"{kind}_s"] = round(summary[f"{kind}_s"] + time.perf_counter() - started, 1)
+
+        with ThreadPoolExecutor(max(1, len(gpus))) as threads:
+            list(threads.map(run, gpus if len(gpus) > 1 else [None]))
+        tests += [test for path in sorted(Path(folder).glob("*.xml")) for test in counted(path)]
         summary["opinfo"] = [
             {key: value for key, value in json.loads(path.read_text()).items() if key != "rows"}
             for path in sorted(Path(folder).glob("opinfo-*.json"))
@@ -165,12 +199,10 @@ def main() -> int:
     where = {"cpus": os.cpu_count(), **environment()}
     found = rows(tests)
     summary |= {name: sum(row[name] for row in found) for name in _COUNTED}
-    # pytest's 5: nothing was selected (a file may have no test of a kind)
-    green = (
-        summary["failed"] == 0 and summary["passed"] > 0 and all(code in (0, 5) for code in codes.values())
-    )
+    green = summary["failed"] == 0 and summary["passed"] > 0 and not any(codes.values())
     summary |= {"green": green, "seconds": round(time.perf_counter() - begin, 1), "exit_codes": codes}
-    whole = not (only or options.kind or {"-k", "--deselect"} & set(options.more))
+    cut = _CUT in codes.values()
+    whole = not (only or options.kind or cut or {"-k", "--deselect"} & set(options.more))
     path = write("gpu-tests" if whole else "gpu-tests-part", found, summary, where, out=options.out)
     print(json.dumps({key: value for key, value in summary.items() if key not in ("opinfo", "sums")}))
     print(f"{path}: {'green' if green else 'not green'}")

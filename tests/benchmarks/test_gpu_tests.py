@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,18 @@ def test_every_file_with_gpu_tests_is_run(script: Any) -> None:
         script.command(kind, names, 8, Path("r.xml"), ["-x"]) for kind in ("together", "alone")
     )
     assert "-n" in together and "-n" not in alone and together[-1] == alone[-1] == "-x"
+
+
+def test_alone_tests_of_each_file_are_a_call_of_their_own_with_several_gpus(script: Any) -> None:
+    names = script.files()
+    assert script.jobs(["together", "alone"], names, False) == [("together", names), ("alone", names)]
+    first, *others = script.jobs(["together", "alone"], names, True)
+    assert first == ("together", names) and {kind for kind, _ in others} == {"alone"}
+    alone = {name for _, (name,) in others}
+    words = ["--collect-only", "-q", "-p", "no:xdist", "-o", "addopts="]
+    call = [*script.command("alone", sorted(set(names) - alone), 1, Path(os.devnull), words)]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 5 and len(alone) > 9, done.stdout  # none of these files has one
 
 
 def test_a_report_becomes_rows(script: Any, tmp_path: Path) -> None:
