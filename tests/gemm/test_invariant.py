@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 import sassafras  # noqa: E402
 from sassafras.core import SassafrasError  # noqa: E402
-from sassafras.gemm.configs import registry  # noqa: E402
+from sassafras.gemm.configs import few_rows, registry  # noqa: E402
 from sassafras.gemm.configs.base import cuts_at  # noqa: E402
 from sassafras.gemm.configs.names import parse  # noqa: E402
 from sassafras.gemm.matmul import api, rows_op  # noqa: E402
@@ -106,6 +106,21 @@ def test_no_number_of_rows_leaves_the_class(dtype: str) -> None:
                 assert config.instance.epilogue == epilogue
                 kinds.add(config.FAMILY)
     assert {"split_k", "persistent", "split_k_folded"} <= kinds <= set(registry.KERNELS) - {"small", "stream"}
+
+
+def test_few_rows_of_a_large_layer_have_the_tile_that_reads_it_fastest() -> None:
+    table = load_table("NVIDIA H200")
+    assert table is not None
+    chooser, shape = chooser_of("NVIDIA H200", table, None), Shape(16, 28672, 4096)
+
+    def served(shape: Shape) -> str:
+        config = invariant.choose(chooser, shape, "tn", "bf16", lambda c: c.why_illegal(shape) is None)
+        assert config is not None and config.cuts(shape) == invariant.cuts_of(shape.n, shape.k)
+        return str(config.name)
+
+    # that of the call without the mode; its cost model has no word on k in ranges, nor on 8 rows or 65
+    assert served(shape).replace("bf16_", "") == f"{few_rows.best(shape)[0].name}"
+    assert "q2" not in "".join(map(served, (Shape(65, 28672, 4096), Shape(16, 1024, 2048))))
 
 
 # -- calls ------------------------------------------------------------------------------------------------
