@@ -182,8 +182,8 @@ def main() -> int:
                 except subprocess.TimeoutExpired:
                     code = _CUT
                 with lock:
-                    # pytest's 5: nothing was selected (a file may have no test of a kind)
-                    codes[kind] = max(codes.get(kind, 0), 0 if code == 5 else code)
+                    # pytest's 5: nothing was selected (a file may have no test of a kind); below 0: a signal
+                    codes[kind] = max(codes.get(kind, 0), 0 if code == 5 else abs(code))
                     summary[f"{kind}_s"] = round(summary[f"{kind}_s"] + time.perf_counter() - started, 1)
 
         with ThreadPoolExecutor(max(1, len(gpus))) as threads:

@@ -109,7 +109,8 @@ def choose(
         same = registry.with_dtype(timed, dtype, epilogue=epilogue)
         if same is not None and same.stem in {c.stem for c in found}:
             return same
-    if few := [c for c in found if c.instance in _FEW] if batch.count == 1 and _few(shape) else ():
+    few = [c for c in found if c.instance in _FEW] if batch.count == 1 and _few(shape) else []
+    if few:
         return replace(min(few, key=lambda c: (few_rows.cost_us(c, shape), c.rank)), mode=Mode(pdl=True))
     model = chooser.model_of(layout) if chooser else None
     twins = {_unsplit(c): c for c in found}
