@@ -69,7 +69,8 @@ def test_the_nearest_table_is_that_of_the_gpu_most_alike(monkeypatch: pytest.Mon
     assert tables_of(H200) == H200 and gpus.measured().startswith("H200")
     small = GpuFacts("small", 66, 2000, 1700)
     monkeypatch.setattr(gpus, "SHIPPED", (*gpus.SHIPPED, small))
-    assert tables_of("NVIDIA H20", GpuFacts("NVIDIA H20", 78, 4000, 1980)) == H200
+    assert tables_of("NVIDIA GH200 480GB", GpuFacts("NVIDIA GH200 480GB", 132, 4900, 1980)) == H200
+    assert tables_of("NVIDIA H800", GpuFacts("NVIDIA H800", 132, 3352, 1980)) == "NVIDIA H100 80GB HBM3"
     assert tables_of("half", GpuFacts("half", 60, 1675, 1755)) == "small"
     assert tables_of("half") == H200, "without facts it is the first"
 

@@ -220,13 +220,13 @@ def test_another_device_or_gpu_is_said_once(install: Install, monkeypatch: pytes
 def test_a_hopper_without_tables_is_served_by_the_nearest_one(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An H100 takes the H200's tables; `status` says so."""
+    """A GH200 takes the tables of the GPU that is nearest; `status` says so."""
     engine = install(table=None)
-    monkeypatch.setattr(engine.driver, "facts", lambda ordinal: ("NVIDIA H100 80GB HBM3", (9, 0)))
+    monkeypatch.setattr(engine.driver, "facts", lambda ordinal: ("NVIDIA GH200 480GB", (9, 0)))
     near = engine.gpu(0)
     assert near.chooser is not None and not near.why_not and near.tables_of == "NVIDIA H200"
     assert engine.status()["gpus"]["0"]["tables_of"] == "NVIDIA H200"
-    assert "NVIDIA H100 80GB HBM3 was not tuned" in engine.status()["notes"][-1]
+    assert "NVIDIA GH200 480GB was not tuned" in engine.status()["notes"][-1]
 
 
 def test_torch_decides_on_shapes_and_errors(engine: Planner) -> None:

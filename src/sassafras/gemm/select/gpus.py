@@ -35,7 +35,10 @@ class GpuFacts:
 
 
 #: GPUs whose tables and predictors come with the package
-SHIPPED = (GpuFacts("NVIDIA H200", 132, 4917, 1980),)
+SHIPPED = (
+    GpuFacts("NVIDIA H200", 132, 4917, 1980),
+    GpuFacts("NVIDIA H100 80GB HBM3", 132, 3352, 1980),
+)
 #: those of them that have tables of a further part (`backward.part`)
 PARTS = {"backward": ("NVIDIA H200",)}
 
