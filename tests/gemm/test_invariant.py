@@ -62,11 +62,12 @@ def test_cuts_are_where_the_kernels_begin_their_ranges() -> None:
         elif config.FAMILY == "persistent":
             assert cuts == ()
         else:
-            each = 64 * getattr(config.instance, "k_blocks", 1) * scalars["tiles_per_slice"]
+            tiles = scalars["range" if config.FAMILY == "persistent_folded" else "tiles_per_slice"]
+            each = 64 * getattr(config.instance, "k_blocks", 1) * tiles
             assert cuts == tuple(range(each, shape.k, each))  # empty ranges add zeros
             assert len(cuts) + 1 == config.ranges or config.FAMILY == "fallback"
             seen.add((config.FAMILY, config.ranges > 1))
-    assert len(seen) == 10, seen  # folds and two passes always cut
+    assert len(seen) == 11, seen  # folds and two passes always cut
 
 
 def test_two_blocks_a_stage_may_cut_elsewhere() -> None:
