@@ -61,7 +61,7 @@ INSTANCES: list[Instance] = [
     FoldedInstance("tn", 64, 64, 3),
     FoldedInstance("nn", 128, 64, 4, dtype="bf16"),
     _F("tn", 128, 64, 2, False, 3, stagger=2),
-    _F("nn", 128, 64, 2, False, 4, cluster_m=1, cluster_n=2, dtype="bf16", stagger=2),
+    _F("nn", 128, 64, 2, False, 4, cluster_m=1, cluster_n=2, dtype="bf16", stagger=3),
     _F("tn", 128, 80, 2, False, 2, cluster_m=2, store_stages=1, stagger=1),
     _F("tn", 64, 32, 1, False, 3),
 ]

@@ -128,7 +128,7 @@ def test_a_fold_of_many_tiles_is_the_persistent_kernels() -> None:
     assert kinds[512, 2048, False] == kinds[512, 2048, True] == "split_k_folded"
     assert {kind for at, kind in kinds.items() if at[0] == 4096} == {"persistent_folded"}
     assert found[1024, 2560, False].tile == found[1024, 2560, True].tile == (128, 160)  # in one wave
-    short = parse("persistent_folded_tn_128x128_co2s6b2c1x1l2/f8g4")
+    short = parse("persistent_folded_tn_128x128_co2s6b2c1x1l4/f8g4")
     assert "none empty" in (short.why_illegal(Shape(8, 8, 512 + 64)) or "")  # 9 k tiles in 8 ranges
     assert short.why_illegal(Shape(8, 8, 512)) is None
 

@@ -33,7 +33,7 @@ class FoldedPersistentInstance(PersistentInstance):
 
     @property
     def name(self) -> str:
-        """For example ``ws_tn_128x160_co2s5b2c2x1l2f``."""
+        """For example ``ws_tn_128x160_co2s5b2c2x1l3f``."""
         return super().name + "f"
 
     @property
@@ -68,7 +68,7 @@ class FoldedPersistentConfig(PersistentConfig):
 
     @property
     def stem(self) -> str:
-        """For example ``persistent_folded_tn_128x160_co2s5b2c2x1l2/f4g8``."""
+        """For example ``persistent_folded_tn_128x160_co2s5b2c2x1l3/f4g8``."""
         return f"{self.FAMILY}_{self.instance.name.removesuffix('f').partition('_')[2]}/{self.launch_name}"
 
     @property
@@ -109,18 +109,18 @@ class FoldedPersistentConfig(PersistentConfig):
 
 
 _Tiles = tuple[tuple[int, dict[str, int]], ...]
-#: columns of tiles of 128 rows, options: 1024 rows of 2560 columns are 128 tiles of 160. The stagger covers
-#: the additions at a range's end, and takes as many stages from the ring: one where there are four
+#: columns of tiles of 128 rows, options: 1024 rows of 2560 columns are 128 tiles of 160. The stagger counts
+#: what is issued, of which two k tiles are under way: the rest covers the additions at a range's end
 _TILES: dict[str, _Tiles] = {
     "tn": (
-        (128, {"stagger": 2}),
-        (128, {"stagger": 2, "cluster_m": 2}),
-        (160, {"stagger": 2, "cluster_m": 2}),
-        (192, {"stagger": 1, "cluster_m": 2}),
+        (128, {"stagger": 4}),
+        (128, {"stagger": 4, "cluster_m": 2}),
+        (160, {"stagger": 3, "cluster_m": 2}),
+        (192, {"stagger": 3, "cluster_m": 2}),
     ),
-    "nn": ((128, {"stagger": 2, "cluster_m": 2}), (192, {"stagger": 1, "cluster_n": 2})),
+    "nn": ((128, {"stagger": 4, "cluster_m": 2}), (192, {"stagger": 3, "cluster_n": 2})),
 }
-_FUSED: _Tiles = ((128, {"stagger": 2, "cluster_m": 2}),)
+_FUSED: _Tiles = ((128, {"stagger": 4, "cluster_m": 2}),)
 
 
 def _instances(tiles: _Tiles, layout: str, **more: Any) -> Iterator[FoldedPersistentInstance]:
