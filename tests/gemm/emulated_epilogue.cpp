@@ -76,6 +76,7 @@ constexpr size_t count_of(const StagedProblem &) { return 10; }
 constexpr size_t count_of(const SplitKProblem &) { return 14; }
 constexpr size_t count_of(const EarlySplitKProblem &) { return 15; }
 constexpr size_t count_of(const PersistentProblem &) { return 18; }
+constexpr size_t count_of(const FoldedPersistentProblem &) { return 19; }
 constexpr size_t count_of(const AnyRowsProblem &) { return 14; }
 constexpr size_t count_of(const StreamProblem &) { return 10; }
 constexpr size_t count_of(const NormedStreamProblem &) { return 12; }

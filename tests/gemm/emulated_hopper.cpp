@@ -5,7 +5,7 @@
 //   count, then the scalars in the order of the kernel's parameters
 //   count, then of each tensor map: operand(0 a, 1 b, 2 c)  rank  extents  strides  box  swizzle
 //   workspace_bytes  files a b c
-// INSTANCES is a list of X(number, type, kind): kind `ws` (Persistent), `cs` (SplitK), `any` (AnyRows) or `st` (Stream).
+// INSTANCES is a list of X(number, type, kind): kind `ws` (Persistent), `wf` (the same, FOLDS), `cs` (SplitK), `any` (AnyRows) or `st` (Stream).
 #include "sm90_gemm_unaligned.cuh"
 #include "sm90_gemm_persistent.cuh"
 #include "sm90_gemm_split_k.cuh"
@@ -113,6 +113,7 @@ int main(int, char **argv) {
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { type::run(kind); });           \
     }
 #define ws {&maps[0], &maps[1], &maps[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14]}
+#define wf {&maps[0], &maps[1], &maps[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15]}
 #define cs {&maps[0], &maps[1], (u16 *)operand[2], work, s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]}
 #define any {&maps[0], &maps[1], &maps[2], &maps[3], (u16 *)operand[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]}
 #define st {(u16 *)operand[0], (u16 *)operand[1], (u16 *)operand[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6]}

@@ -12,6 +12,7 @@ import numpy as np
 
 from sassafras.gemm.build.cubins import KERNELS
 from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance
+from sassafras.gemm.configs.persistent_folded import FoldedPersistentInstance
 from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
 from sassafras.gemm.configs.split_k_folded import FoldedInstance
 from sassafras.gemm.configs.stream import StreamConfig, StreamInstance
@@ -24,7 +25,7 @@ HERE = Path(__file__).parent
 Instance = PersistentInstance | SplitKInstance | UnalignedInstance | StreamInstance
 Config = PersistentConfig | SplitKConfig | UnalignedConfig | StreamConfig
 _KINDS = {PersistentInstance: "ws", SplitKInstance: "cs", UnalignedInstance: "any", StreamInstance: "st"}
-_KINDS[FoldedInstance] = "cs"
+_KINDS |= {FoldedInstance: "cs", FoldedPersistentInstance: "wf"}
 LATE, RANDOM, EAGER = 0, 1, 2
 
 

@@ -16,6 +16,7 @@ from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.epilogue import ACTIVATIONS, Batch, Lines
 from sassafras.gemm.configs.fallback import FallbackConfig, FallbackInstance
 from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance
+from sassafras.gemm.configs.persistent_folded import FoldedPersistentConfig, FoldedPersistentInstance
 from sassafras.gemm.configs.registry import Config, Instance
 from sassafras.gemm.configs.small import SmallConfig, SmallInstance
 from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
@@ -48,6 +49,7 @@ INSTANCES: list[Instance] = [
     _R(2, 2, 64, epilogue=True),
     _R(4, 1, 64, dtype="bf16", epilogue=True),
     FoldedInstance("tn", 64, 64, 3, epilogue=True),
+    FoldedPersistentInstance("tn", 128, 64, 2, False, 3, cluster_m=2, epilogue=True, stagger=2),
 ]
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -71,6 +73,9 @@ def configs(instance: Instance) -> list[Config]:
         return [FallbackConfig(instance, cluster) for cluster in (1, 2, 4)]
     if isinstance(instance, UnalignedInstance):
         return [UnalignedConfig(instance, slices) for slices in (1, 2, 3, 4)]
+    if isinstance(instance, FoldedPersistentInstance):
+        kinds = ((1, 2), (3, 3), (-2, 4))
+        return [FoldedPersistentConfig(instance, group, split_k=ranges) for group, ranges in kinds]
     if isinstance(instance, FoldedInstance):
         return [FoldedSplitKConfig(instance, split_k=ranges) for ranges in (2, 3, 4)]
     if isinstance(instance, SplitKInstance):
@@ -196,7 +201,7 @@ def test_the_instances_are_few_and_have_names_of_their_own() -> None:
     known = {i.name for i in (*registry.INSTANCES, *registry.OTHER_INSTANCES, *instances)}
     assert len(known) == len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) + len(instances)
     for instance in instances:
-        assert instance.epilogue and instance.name.endswith(("e", "en", "ef"))
+        assert instance.epilogue and instance.name.endswith(("e", "en", "ef", "el4f"))
         assert registry.parse_instance(instance.name) == instance
     for config in list(registry.epilogue_configurations())[::7]:
         assert names.parse(config.name) == config

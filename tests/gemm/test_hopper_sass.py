@@ -25,6 +25,7 @@ NAMES = (
     "ws_tt_bf16_128x128_pp2s6b2c1x1", "ws_nt_128x192_pp2s4b3c1x2", "ws_nt_bf16_128x128_pp2s6b2c2x1",
     "ws_tn_128x160_pp2s5b2c2x1", "ws_tn_192x128_pp2s4b3c1x1", "ws_tn_128x192_pp2s4b3c2x1",
     "ws_tn_128x256_co2s4b2c1x1l3", "ws_nt_128x256_co2s4b2c2x1",
+    "ws_tn_128x128_co2s6b2c1x1l4f", "ws_tn_bf16_128x160_co2s5b2c2x1l3f", "ws_nn_128x192_co2s4b2c1x2l3f",
 )  # fmt: skip
 
 

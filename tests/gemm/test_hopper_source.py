@@ -14,6 +14,7 @@ import pytest
 from sassafras.gemm.configs import persistent, tma_wgmma
 from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance, band_dividers
+from sassafras.gemm.configs.persistent_folded import FoldedPersistentConfig, FoldedPersistentInstance
 from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
 from sassafras.gemm.configs.split_k_folded import FoldedInstance, FoldedSplitKConfig
 from sassafras.gemm.problem.shape import Shape
@@ -22,7 +23,7 @@ from .hopper_launch import EAGER, LATE, RANDOM, Config, Emulator, Instance, buil
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
-_W, _C = PersistentInstance, SplitKInstance
+_W, _C, _F = PersistentInstance, SplitKInstance, FoldedPersistentInstance
 #: every path: layouts, cooperative, ping-pong, clusters, two blocks a warpgroup, swapped, BF16, few stages
 INSTANCES: list[Instance] = [
     _W("tn", 128, 64, 2, False, 3),
@@ -59,12 +60,17 @@ INSTANCES: list[Instance] = [
     _W("nn", 64, 64, 2, True, 3, cluster_n=1, swap_ab=True, store_stages=3, dtype="bf16"),
     FoldedInstance("tn", 64, 64, 3),
     FoldedInstance("nn", 128, 64, 4, dtype="bf16"),
+    _F("tn", 128, 64, 2, False, 3, stagger=2),
+    _F("nn", 128, 64, 2, False, 4, cluster_m=1, cluster_n=2, dtype="bf16", stagger=3),
+    _F("tn", 128, 80, 2, False, 2, cluster_m=2, store_stages=1, stagger=1),
+    _F("tn", 64, 32, 1, False, 3),
 ]
 
 _MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 3)
 _PAIRS = _C("tn", 64, 32, 3, swap_ab=True, k_blocks=2)
 _LEAD = _W("tn", 256, 32, 2, False, 3, stagger=2)
-assert {_SPLIT, _PAIRS, _LEAD} < set(INSTANCES)
+_FOLDS = _F("tn", 128, 64, 2, False, 3, stagger=2)
+assert {_SPLIT, _PAIRS, _LEAD, _FOLDS} < set(INSTANCES)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +85,9 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def configs(instance: Instance) -> list[Config]:
+    if isinstance(instance, _F):
+        kinds = ((3, 2), (-2, 3), (1, 6), (-3, 5), (4, 3))
+        return [FoldedPersistentConfig(instance, group, split_k=ranges) for group, ranges in kinds]
     if isinstance(instance, FoldedInstance):
         folded = [FoldedSplitKConfig(instance, split_k=s) for s in (2, 3, 4, 5, 8)]
         return [*folded, *(replace(folded[at], band=2 + at) for at in range(2))]
@@ -104,7 +113,7 @@ def test_every_path_is_right(
                                      seed=launched, repeats=2 if config.ranges != 1 else 1)  # fmt: skip
                 assert wrong == "", f"{config.name} for {shape}"
                 launched += 1
-    assert launched >= (4 if isinstance(instance, FoldedInstance) else 6)  # one range alone is no fold
+    assert launched >= (4 if isinstance(instance, FoldedInstance | _F) else 6)  # one range alone is no fold
 
 
 @pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
@@ -112,7 +121,7 @@ def test_no_copy_asks_for_rows_outside(
     number: int, emulator: Emulator, tmp_path: Path, few_multiprocessors: None
 ) -> None:
     """Of what is outside some 8 cycles a row are lost; 328 rows end inside of every tile."""
-    k = 128 if isinstance(INSTANCES[number], SplitKInstance) else 64
+    k = 128 if isinstance(INSTANCES[number], SplitKInstance | _F) else 64
     for at, shape in enumerate((Shape(328, 328, k), Shape(264, 392, k))):
         legal = [config for config in configs(INSTANCES[number]) if config.why_illegal(shape) is None]
         wrong = emulator.run(legal[-at], shape, tmp_path, thrifty=True)
@@ -149,6 +158,9 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
         config: Config
         if isinstance(instance, FoldedInstance):
             config = FoldedSplitKConfig(instance, band=int(rng.integers(5)), split_k=int(rng.integers(2, 9)))
+        elif isinstance(instance, _F):
+            group, ranges = int(rng.integers(-3, 5)), int(rng.integers(2, 9))
+            config = FoldedPersistentConfig(instance, group, split_k=ranges)
         elif isinstance(instance, SplitKInstance):
             slices = int(rng.integers(1, 9)) if rng.random() < 0.5 else int(rng.integers(1, 4))
             config = SplitKConfig(instance, slices, 0 if slices > 1 else int(rng.integers(5)))
@@ -240,9 +252,12 @@ SPOILT: dict[str, tuple[str, str, Config, Shape, str]] = {
     # the others write over what a store still reads
     "unread": ("// this buffer's last store has been read\n            meet();", "\n            sync_warp();",
                PersistentConfig(_TALL, 3), Shape(320, 520, 136), "."),
+    # a tile is stored beside the next one's second range, when its sums are gone
+    "fold": ("turn = first > 0 ? -1 : p.range > 1;", "turn = first > 0 ? p.range > 1 : -1;",
+             FoldedPersistentConfig(_FOLDS, 2, split_k=3), Shape(520, 136, 776), "stored twice, differently"),
 }  # fmt: skip
 #: faults of one build: no launch meets two of them
-TOGETHER = (("start", "lead"), ("release", "unwritten"), ("unread",))
+TOGETHER = (("start", "lead"), ("release", "unwritten", "fold"), ("unread",))
 
 
 @pytest.mark.parametrize("fault", SPOILT)
@@ -283,19 +298,35 @@ def test_a_wrong_byte_count_is_printed(emulator: Emulator, tmp_path: Path) -> No
     )
 
 
-def test_a_cluster_and_a_fold_sum_alike(emulator: Emulator, tmp_path: Path) -> None:
-    """Equal cuts give equal bits; others do not, or nothing would be compared."""
-    shape, found = Shape(72, 136, 1160), {}
-    for instance in (_SPLIT, FoldedInstance("tn", 64, 64, 3)):
-        for ranges in (1, 3, 4):
-            folds = ranges > 1 and isinstance(instance, FoldedInstance)
-            if not folds and isinstance(instance, FoldedInstance):
-                continue
-            config = FoldedSplitKConfig(instance, split_k=ranges) if folds else SplitKConfig(instance, ranges)
-            assert emulator.run(config, shape, tmp_path) == "", config.name
-            bits = (tmp_path / "c").read_bytes()
-            assert found.setdefault(config.cuts(shape), bits) == bits, config.name
-    assert len(set(found.values())) == len(found) == 3
+def _sliced(instance: SplitKInstance, slices: int) -> Config:
+    return SplitKConfig(instance, slices)
+
+
+def _folded(instance: FoldedInstance | FoldedPersistentInstance, ranges: int) -> Config:
+    if isinstance(instance, FoldedInstance):
+        return FoldedSplitKConfig(instance, split_k=ranges)
+    return FoldedPersistentConfig(instance, 2, split_k=ranges)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_a_cluster_and_folds_sum_alike(
+    dtype: str, emulator: Emulator, tmp_path: Path, few_multiprocessors: None
+) -> None:
+    """Equal cuts give equal bits; others do not, or nothing would be compared.
+
+    19 k tiles, the last one of 8 k; persistent CTAs have several tiles of C, ranges more k tiles than stages.
+    """
+    shape, found = Shape(264, 136, 1160), {}
+    sliced = next(i for i in INSTANCES if type(i) is _C and i.dtype == dtype and i.tile_n == 64)
+    folding = [i for i in INSTANCES if isinstance(i, FoldedInstance | _F) and i.dtype == dtype]
+    configs = [_sliced(sliced, slices) for slices in (1, 2, 3, 4)]
+    configs += [_folded(i, ranges) for i in folding for ranges in (2, 3, 4)]
+    for at, config in enumerate(configs):
+        wrong = emulator.run(config, shape, tmp_path, policy=(LATE, RANDOM, EAGER)[at % 3], seed=7)
+        assert wrong == "", config.name
+        bits = (tmp_path / "c").read_bytes()
+        assert found.setdefault(config.cuts(shape), bits) == bits, config.name
+    assert len(set(found.values())) == len(found) == 4 and len(configs) >= 10
 
 
 @pytest.mark.parametrize("group", [3, -3])

@@ -62,11 +62,12 @@ def test_cuts_are_where_the_kernels_begin_their_ranges() -> None:
         elif config.FAMILY == "persistent":
             assert cuts == ()
         else:
-            each = 64 * getattr(config.instance, "k_blocks", 1) * scalars["tiles_per_slice"]
+            tiles = scalars["range" if config.FAMILY == "persistent_folded" else "tiles_per_slice"]
+            each = 64 * getattr(config.instance, "k_blocks", 1) * tiles
             assert cuts == tuple(range(each, shape.k, each))  # empty ranges add zeros
             assert len(cuts) + 1 == config.ranges or config.FAMILY == "fallback"
             seen.add((config.FAMILY, config.ranges > 1))
-    assert len(seen) == 10, seen  # folds and two passes always cut
+    assert len(seen) == 11, seen  # folds and two passes always cut
 
 
 def test_two_blocks_a_stage_may_cut_elsewhere() -> None:
@@ -105,7 +106,31 @@ def test_no_number_of_rows_leaves_the_class(dtype: str) -> None:
                 assert (config.layout, config.dtype) == (layout, dtype)
                 assert config.instance.epilogue == epilogue
                 kinds.add(config.FAMILY)
-    assert {"split_k", "persistent", "split_k_folded"} <= kinds <= set(registry.KERNELS) - {"small", "stream"}
+    wanted = {"split_k", "persistent", "split_k_folded", "persistent_folded"}
+    assert wanted <= kinds <= set(registry.KERNELS) - {"small", "stream"}
+
+
+def test_a_fold_of_many_tiles_is_the_persistent_kernels() -> None:
+    table = load_table("NVIDIA H200")
+    assert table is not None
+    chooser, found = chooser_of("NVIDIA H200", table, None), {}
+    for m, n, k in ((512, 2048, 6144), (4096, 2048, 6144), (1024, 2560, 9728), (4096, 1024, 2048)):
+        shape = Shape(m, n, k)
+        for given in (chooser, None):  # and where estimates decide
+
+            def legal(config: registry.Config, shape: Shape = shape) -> bool:
+                return config.why_illegal(shape) is None
+
+            config = invariant.choose(given, shape, "tn", "bf16", legal)
+            assert config is not None
+            found[m, n, given is None] = config
+    kinds = {at: config.FAMILY for at, config in found.items()}
+    assert kinds[512, 2048, False] == kinds[512, 2048, True] == "split_k_folded"
+    assert {kind for at, kind in kinds.items() if at[0] == 4096} == {"persistent_folded"}
+    assert found[1024, 2560, False].tile == found[1024, 2560, True].tile == (128, 160)  # in one wave
+    short = parse("persistent_folded_tn_128x128_co2s6b2c1x1l4/f8g4")
+    assert "none empty" in (short.why_illegal(Shape(8, 8, 512 + 64)) or "")  # 9 k tiles in 8 ranges
+    assert short.why_illegal(Shape(8, 8, 512)) is None
 
 
 def test_few_rows_of_a_large_layer_have_the_tile_that_reads_it_fastest() -> None:

@@ -10,6 +10,7 @@ import pytest
 from sassafras.core import CompileError, DisassemblyError, ToolMissing
 from sassafras.gemm.build.cubins import build, cached_path, cubin, source
 from sassafras.gemm.configs import fallback, registry, small
+from sassafras.gemm.configs.persistent import PersistentInstance
 from sassafras.gemm.configs.registry import Instance
 from sassafras.gemm.configs.small import SmallInstance
 from sassafras.gemm.configs.split_k import SplitKInstance
@@ -76,8 +77,8 @@ def test_source_is_self_contained(cache: Path) -> None:
     for instance in (*registry.INSTANCES, *registry.OTHER_INSTANCES):
         text = source(instance)
         assert "#include" not in text and "#pragma once" not in text
-        # one for normalised rows, one for weights that are read early
-        problems = 2 if isinstance(instance, StreamInstance | SplitKInstance) else 1
+        # one for normalised rows, one for weights that are read early, one for ranges of k
+        problems = 2 if isinstance(instance, StreamInstance | SplitKInstance | PersistentInstance) else 1
         assert len(re.findall(r"Problem (?:: \w+ )?{\n", text)) == problems and f" {instance.name}(" in text
 
 

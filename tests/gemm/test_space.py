@@ -14,6 +14,7 @@ from sassafras.gemm.bench.grids import choose_shapes
 from sassafras.gemm.configs import names, registry, tma_wgmma
 from sassafras.gemm.configs.fields import to_fields
 from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance, band_dividers
+from sassafras.gemm.configs.persistent_folded import FoldedPersistentInstance
 from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
 from sassafras.gemm.configs.unaligned import UnalignedConfig
 from sassafras.gemm.problem.launch import Launch
@@ -255,6 +256,9 @@ def _covers(config: PersistentConfig, launch: Launch, seen: Shape) -> None:
         (PersistentInstance("nn", 128, 192, 2, False, 3, cluster_m=2), "no multiple of 128"),
         (PersistentInstance("tn", 128, 40, 2, False, 3), "no product is 40 wide"),
         (PersistentInstance("tn", 64, 64, 3, True, 3), "2 for ping-pong"),
+        (FoldedPersistentInstance("tn", 128, 256, 2, False, 4), "256 accumulators"),
+        (FoldedPersistentInstance("tn", 256, 64, 2, False, 4), "64 rows each"),
+        (FoldedPersistentInstance("tn", 64, 64, 2, True, 4), "64 rows each"),
         (SplitKInstance("nn", 64, 32, 4), "no multiple of 64"),
         (SplitKInstance("tn", 192, 64, 4), "64 or 128"),
         (SplitKInstance("tn", 64, 64, 4, k_blocks=3), "1 or 2"),
@@ -273,8 +277,8 @@ def test_other_dtypes_and_layouts_have_configurations() -> None:
         for layout in ("nn", "tn", "nt", "tt"):
             found = registry.legal(shape, dtype=dtype, layouts=(layout,))
             assert found and {(c.layout, c.dtype) for c in found} == {(layout, dtype)}
-    # 20 fold, for invariant calls; 14 are for few rows
-    assert len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) <= 240
+    # 30 fold, for invariant calls; 14 are for few rows
+    assert len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) <= 244
     for instance in (*registry.INSTANCES, *registry.OTHER_INSTANCES):
         assert registry.parse_instance(instance.name) == instance
 

@@ -18,7 +18,7 @@ from . import registry
 from .base import PLAIN, Mode
 from .registry import Config, Instance
 
-#: prefix of an entry's name -> its kernel; split-K's that end in ``p`` are of two passes, in ``f`` folded
+#: prefix of an entry's name -> its kernel (but for `_ENDINGS`)
 ENTRIES = {
     "lean": "small",
     "staged": "fallback",
@@ -28,12 +28,19 @@ ENTRIES = {
     "st": "stream",
     "ce": "split_k_early",
 }
+#: (kernel, end of an entry's name) -> the kernel: two passes, folded
+_ENDINGS = {
+    ("split_k", "p"): "split_k_two_pass",
+    ("split_k", "f"): "split_k_folded",
+    ("persistent", "f"): "persistent_folded",
+}
 #: the end of a name -> the mode: ``o`` is PDL, ``l`` its late trigger, ``s`` one CTA per SM
 MODES = {
     str(mode): mode
     for mode in (PLAIN, *(Mode(True, late, one) for late in (False, True) for one in (False, True)))
 }
 _BANDS = r"c(?P<cluster_split_k>\d)(?:g(?P<band>[1-9]\d?))?"
+_GROUP = r"(?:g(?=\d)|(?=v))(?P<group>v?[1-9]\d*)"
 #: kernel -> its choices at launch, by attribute; ``v`` begins a negative one. Earlier names have ``/k1``
 #: behind those of the persistent kernel, and ``c1`` before those of two passes
 _LAUNCHES = {
@@ -45,7 +52,8 @@ _LAUNCHES = {
     "split_k_folded": r"f(?P<split_k>\d)(?:g(?P<band>[1-9]\d?))?",
     "split_k_two_pass": r"(?:c1)?p(?P<split_k>\d+)",
     "stream": r"c1",
-    "persistent": r"(?:g(?=\d)|(?=v))(?P<group>v?[1-9]\d*)(?:/k1)?",
+    "persistent": rf"{_GROUP}(?:/k1)?",
+    "persistent_folded": rf"f(?P<split_k>\d){_GROUP}",
 }
 
 
@@ -93,8 +101,8 @@ def _found(head: str, launch: str, name: str) -> Config:
     prefix, _, rest = head.partition("_")
     if prefix in ENTRIES:
         kernel = ENTRIES[prefix]
-        if kernel == "split_k" and rest[-1:] in ("p", "f"):
-            kernel, rest = {"p": "split_k_two_pass", "f": "split_k_folded"}[rest[-1]], rest[:-1]
+        if (kernel, rest[-1:]) in _ENDINGS:
+            kernel, rest = _ENDINGS[kernel, rest[-1]], rest[:-1]
         head = f"{kernel}_{rest}"
     if head not in _heads():
         raise SassafrasError(

@@ -321,6 +321,14 @@ class PersistentConfig(Configuration):
         extent = high * rows * instance.cluster_m + wide * columns * instance.cluster_n
         return 2 * TILE_K * extent / MULTIPROCESSORS / _MEMORY
 
+    def _gap(self) -> float:
+        """Cycles a tile in which the tensor cores have no products.
+
+        Stores drain behind the next tile; what stops the tensor cores is the way to shared memory.
+        """
+        i, (rows, columns) = self.instance, self.tile
+        return 0.0 if i.ping_pong else 300 + rows * columns / i.sharers / 128
+
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly."""
         instance, (rows, columns) = self.instance, self.tile
@@ -336,9 +344,7 @@ class PersistentConfig(Configuration):
         )
         step += _ORDER * self._fetched_cycles(shape)
         store = share * 2 * rows * columns / _STORE
-        # stores drain behind the next tile; what stops the tensor cores is the way to shared memory
-        gap = 0.0 if instance.ping_pong else 300 + rows * columns / instance.sharers / 128
-        whole = max(tma_wgmma.k_tiles(shape) * step + gap, store)
+        whole = max(tma_wgmma.k_tiles(shape) * step + self._gap(), store)
         whole *= ceil_div(tiles_m * tiles_n, self.clusters())
         memory = cost.memory_cycles(shape, _MEMORY)
         return cost.microseconds(_LAUNCH + 600 + _COPY + min(store, 2000) + max(whole, memory))

@@ -15,6 +15,7 @@ from . import (
     fallback,
     few_rows,
     persistent,
+    persistent_folded,
     small,
     split_k,
     split_k_early,
@@ -25,6 +26,7 @@ from . import (
 )
 from .fallback import FallbackConfig, FallbackInstance
 from .persistent import PersistentConfig, PersistentInstance
+from .persistent_folded import FoldedPersistentConfig, FoldedPersistentInstance
 from .small import SmallConfig, SmallInstance
 from .split_k import SplitKConfig, SplitKInstance
 from .split_k_early import EarlyInstance, EarlySplitKConfig
@@ -101,6 +103,7 @@ KERNELS = {
         _of(stream, StreamConfig, StreamInstance),
         _of(split_k_early, EarlySplitKConfig, EarlyInstance),
         _of(split_k_folded, FoldedSplitKConfig, FoldedInstance),
+        _of(persistent_folded, FoldedPersistentConfig, FoldedPersistentInstance),
     )
 }
 

@@ -10,7 +10,7 @@
 // a multiplier could mistake an earlier phase of a stage for its own, since only the parity is compared.
 // Clusters: neighbouring tiles share operands; each CTA loads a part of what it shares and sends it to all that do.
 //
-// Tiles are visited in bands (`Work::place`), so that CTAs at work share operands in the L2. k is never split.
+// Tiles are visited in bands (`Work::place`), so that CTAs at work share operands in the L2.
 //
 // Template parameters
 //   BM, BN       the CTA's tile. BM: 64 or 128 times the multipliers that share it. BN: 16 .. 256 (see Products)
@@ -26,6 +26,9 @@
 //   EPILOGUE     batches, and what epilogue.cuh describes; tiles_m counts the tiles of all matrices of the batch
 //   LEAD         k tiles by which the first of two cooperative multipliers is ahead at a tile's end, so that it stores while the
 //                other still multiplies; 0: they end together, and the tensor cores are idle while both store
+//   FOLDS        k is multiplied range after range, whose sums are added up in registers, in the order and with the bits of a cluster
+//                that splits k at the same places. A tile is stored while the next one's first products are under way, and LEAD is
+//                at each range's end, so that the tensor cores have products of one multiplier while the other adds
 //
 // Launch: grid (clusters * cluster size), cluster (CLUSTER_M * CLUSTER_N), 128 * (CONSUMERS + 1) threads, dynamic shared
 // memory as `PersistentInstance.shared_bytes` says. Requires leading dimensions that are multiples of 8 elements and
@@ -47,6 +50,16 @@ struct PersistentProblem {
     int stage_bytes;                        // that arrive for a stage
     int late;                               // successors may start when all operands have been asked for (0: after the wait)
     int store_policy;                       // the upper word of C's policy (the lower one is 0): whether the L2 gives it up first
+};
+
+struct FoldedPersistentProblem : PersistentProblem {
+    int range; // k tiles of each range but the last, which may have fewer
+};
+template <bool FOLDS> struct PersistentProblemOf {
+    using Type = PersistentProblem;
+};
+template <> struct PersistentProblemOf<true> {
+    using Type = FoldedPersistentProblem;
 };
 
 // What a cluster does next, the same for all its threads.
@@ -84,9 +97,9 @@ struct Work {
 };
 
 template <int BM, int BN, int STAGES, int CONSUMERS, bool PING_PONG, int CLUSTER_M, int CLUSTER_N, bool A_MN, bool B_MN,
-          bool BF16, bool SWAPPED, int BUFFERS, int LEAD = 0, bool EPILOGUE = false>
+          bool BF16, bool SWAPPED, int BUFFERS, int LEAD = 0, bool EPILOGUE = false, bool FOLDS = false>
 struct Persistent {
-    using Problem = typename ProblemOf<EPILOGUE, PersistentProblem>::Type;
+    using Problem = typename ProblemOf<EPILOGUE, typename PersistentProblemOf<FOLDS>::Type>::Type;
     static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
     static constexpr int SHARERS = PING_PONG ? 1 : CONSUMERS; // multipliers of one tile
     static constexpr int ROWS = BM / SHARERS, BLOCKS = ROWS / 64, REGISTERS = BN / 2;
@@ -95,6 +108,7 @@ struct Persistent {
     static constexpr bool TOGETHER = SWAPPED && PING_PONG; // the warps of a multiplier fill a store buffer: 16 columns of C each
     static_assert(!SWAPPED || (TOGETHER ? BN >= 64 : BLOCKS == 1), "swapped tiles are narrow, or stored by 64 rows of C");
     static_assert(LEAD == 0 || (CONSUMERS == 2 && !PING_PONG && LEAD < STAGES), "the first is ahead by stages that are there");
+    static_assert(!FOLDS || (!PING_PONG && !SWAPPED && BLOCKS == 1), "two sets of accumulators have room");
     static constexpr int LEADING = 4; // a named barrier: the first multiplier has issued its last k tile
     using A = Operand<BM, A_MN, CLUSTER_N>;
     using B = Operand<BN, B_MN, CLUSTER_M>;
@@ -191,8 +205,10 @@ struct Persistent {
     }
 
     // Issues all products of k_tiles; the last ones are still under way. Returns the stage that those read.
+    // beside(k): done while the products of k tile k, and of the one before it, are under way.
+    template <class Beside>
     static __device__ __forceinline__ int multiply(float (&acc)[BLOCKS][REGISTERS], const Place &at, Ring &ring, int first_row,
-                                                   int k_tiles, int next, int lane, int to) {
+                                                   int k_tiles, int next, int lane, int to, const Beside &beside) {
         // lower words of descriptors: B's of stage 0, and from there to A's
         const u32 first_b = B::describe_first(at.base + A::BYTES);
         const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + first_row * (ROW_BYTES / 16);
@@ -220,6 +236,7 @@ struct Persistent {
                     Products<BN>::template issue<BF16, A_MN, B_MN>(acc[block], A::describe_from(a, 64 * block, step),
                                                                   B::describe_from(b, 0, step), k > 0 || step > 0);
             products_commit();
+            beside(k);
             products_wait<1>(); // the k tile before this one has been read
             if (k > 0 && !(LEAD > 0 && k == pause)) release(at, last, lane, to);
             last = ring.stage;
@@ -296,7 +313,7 @@ struct Persistent {
                 if (number > 0) barrier_wait<3>(at.turn(consumer), ((number - 1) / CONSUMERS) & 1);
             }
             float acc[BLOCKS][REGISTERS];
-            const int last = multiply(acc, at, ring, sharer * ROWS, p.k_tiles, (consumer + 1) % CONSUMERS, lane, to);
+            const int last = multiply(acc, at, ring, sharer * ROWS, p.k_tiles, (consumer + 1) % CONSUMERS, lane, to, [](int) {});
             int row, column;
             work.place(p, row, column);
             finish(acc, at, last, lane, to);
@@ -307,6 +324,44 @@ struct Persistent {
             for (int block = 0; block < BLOCKS; ++block)
                 store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, batch, lane, warp, 1 + consumer);
         }
+        if (is_elected(lane)) store_wait<0>(); // shared memory must live until it has been read
+        sync_warp();
+    }
+
+    // With FOLDS. A range's products begin in accumulators of their own, so the sums of the tile before can be stored beside the first.
+    static __device__ __forceinline__ void consume_ranges(const Problem &p, const Place &at, Work work, int rank, int consumer) {
+        const int lane = threadIdx.x & 31, warp = (threadIdx.x & 127) >> 5, to = peer(rank, lane);
+        const u32 buffers = at.base + OUT_AT + (WRITERS * consumer + warp) * BUFFERS * Out::SIZE;
+        Ring ring;
+        float total[REGISTERS];
+        int buffer = 0, row = 0, column = 0, batch = 0;
+        bool stored = true; // the tile in `total`, if any
+        auto leave = [&] {
+            if (!stored) store<0>(p, total, buffers, buffer, row, column, batch, lane, warp, 1 + consumer);
+        };
+        while (work.next(p, clusters())) {
+            for (int first = 0; first < p.k_tiles; first += p.range) {
+                float acc[1][REGISTERS];
+                const int k_tiles = min(p.range, p.k_tiles - first);
+                const int turn = first > 0 ? -1 : p.range > 1; // with two k tiles under way, if a range has two
+                const int last = multiply(acc, at, ring, consumer * ROWS, k_tiles, 0, lane, to, [&](int k) {
+                    if (k == turn) leave();
+                });
+                finish(acc, at, last, lane, to);
+                if (first == 0) // -0 becomes 0, as elsewhere
+#pragma unroll
+                    for (int i = 0; i < REGISTERS; ++i) total[i] = 0.0f + acc[0][i];
+                else
+#pragma unroll
+                    for (int i = 0; i < REGISTERS; ++i) total[i] += acc[0][i];
+            }
+            work.place(p, row, column);
+            batch = leave_batch(p, row);
+            row = min((row * CLUSTER_M + rank_along_m(rank)) * BM, p.last_row) + consumer * ROWS + 16 * warp;
+            column = min((column * CLUSTER_N + rank_along_n(rank)) * BN, p.last_column);
+            stored = false;
+        }
+        leave();
         if (is_elected(lane)) store_wait<0>(); // shared memory must live until it has been read
         sync_warp();
     }
@@ -355,7 +410,10 @@ struct Persistent {
         } else {
             if constexpr (MOVES_REGISTERS) more_registers<MULTIPLIER_REGISTERS>();
             if constexpr (EPILOGUE) wait_for_predecessors(); // all threads read bias and addend
-            consume(p, at, work, rank, group - 1);
+            if constexpr (FOLDS)
+                consume_ranges(p, at, work, rank, group - 1);
+            else
+                consume(p, at, work, rank, group - 1);
         }
         if constexpr (CLUSTER > 1) meet_cluster(); // the other CTA may still send to us or arrive at our barriers
     }
