@@ -106,11 +106,14 @@ def test_no_number_of_rows_leaves_the_class(dtype: str) -> None:
                 assert (config.layout, config.dtype) == (layout, dtype)
                 assert config.instance.epilogue == epilogue
                 kinds.add(config.FAMILY)
-    wanted = {"split_k", "persistent", "split_k_folded", "persistent_folded"}
-    assert wanted <= kinds <= set(registry.KERNELS) - {"small", "stream"}
+    wanted = {"split_k", "persistent", "split_k_folded"}
+    assert wanted <= kinds <= set(registry.KERNELS) - {"small", "stream", *invariant.UNTRIED}
 
 
-def test_a_fold_of_many_tiles_is_the_persistent_kernels() -> None:
+def test_a_fold_of_many_tiles_is_the_persistent_kernels_once_it_was_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(invariant, "UNTRIED", frozenset())
     table = load_table("NVIDIA H200")
     assert table is not None
     chooser, found = chooser_of("NVIDIA H200", table, None), {}

@@ -277,8 +277,8 @@ def test_other_dtypes_and_layouts_have_configurations() -> None:
         for layout in ("nn", "tn", "nt", "tt"):
             found = registry.legal(shape, dtype=dtype, layouts=(layout,))
             assert found and {(c.layout, c.dtype) for c in found} == {(layout, dtype)}
-    # 30 fold, for invariant calls; 14 are for few rows
-    assert len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) <= 244
+    # 32 fold, for invariant calls; 14 are for few rows
+    assert len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) <= 246
     for instance in (*registry.INSTANCES, *registry.OTHER_INSTANCES):
         assert registry.parse_instance(instance.name) == instance
 

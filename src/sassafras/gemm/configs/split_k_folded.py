@@ -2,8 +2,7 @@
 
 It is `split_k`'s kernel (`kernels/sm90_gemm_split_k.cuh`, FOLDS). Its C has the bits of a cluster, or of two
 launches, that split k at the same places, and its CTAs are as many as without a split: where a row's sums
-must not depend on the number of rows (`select.invariant`), it serves many rows and the others serve few. Of
-more tiles than multiprocessors `persistent_folded` is faster.
+must not depend on the number of rows (`select.invariant`), it serves many rows and the others serve few.
 """
 
 from __future__ import annotations
@@ -90,9 +89,9 @@ class FoldedSplitKConfig(SplitKConfig):
 
 #: rows, columns, stages: as deep as `split_k` has them without a cluster's sums
 _TILES = ((64, 64, 10), (64, 128, 8), (128, 128, 6))
-#: of tn besides: 2560 columns are 32 tiles of 80 and 16 of 160
-_TN = ((64, 80, 9), (64, 160, 7), (128, 96, 6))
-_FUSED = ((64, 128, 7),)
+#: of tn besides: 2560 columns are 32 tiles of 80 and 16 of 160, of which two CTAs fit with three stages
+_TN = ((64, 80, 9), (64, 160, 7), (64, 160, 3), (128, 96, 6))
+_FUSED = ((64, 128, 7), (128, 128, 6))
 _LAYOUTS = ("tn", "nn")
 
 INSTANCES: tuple[FoldedInstance, ...] = ()
