@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import queue
 import subprocess
@@ -26,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, gpu_names, write
+from common import ROOT, gpu_names, read_result, write
 
 #: tests that need no other word than their marker
 _KINDS = {"together": "gpu and not alone", "alone": "gpu and alone"}
@@ -99,13 +100,19 @@ def rows(tests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def jobs(kinds: Sequence[str], names: Sequence[str], apart: bool) -> list[tuple[str, Sequence[str]]]:
-    """(kind, files) of each pytest call, in order; `apart`: a call for each file that has tests alone."""
+    """(kind, files) of each pytest call, in order; `apart`: a call for each file that has tests alone.
+
+    Of those the longest is first, by the last result; one that it does not have may be long.
+    """
+    last = read_result(ROOT / "benchmarks/results/gpu-tests.json")
+    took = {row["file"]: row["seconds"] for row in last["rows"]}
     found: list[tuple[str, Sequence[str]]] = []
     for kind in kinds:
         if kind == "together" or not apart:
             found.append((kind, names))
         else:
-            found += [(kind, [n]) for n in names if "mark.alone" in (ROOT / n).read_text(encoding="utf-8")]
+            alone = [n for n in names if "mark.alone" in (ROOT / n).read_text(encoding="utf-8")]
+            found += [(kind, [n]) for n in sorted(alone, key=lambda n: -took.get(n, math.inf))]
     return found
 
 
