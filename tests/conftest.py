@@ -36,7 +36,7 @@ def pytest_collection_finish() -> None:
     """Garbage is collected of what the tests themselves make: a quarter of the collection went into it."""
     gc.freeze()
     gc.enable()
-    gc.set_threshold(50_000, 20, 20)  # torch's and Triton's objects, which come later, are looked through less
+    gc.set_threshold(50_000, 20, 20)  # torch's many objects, which come later, are looked through less often
 
 
 @pytest.hookimpl(optionalhook=True)

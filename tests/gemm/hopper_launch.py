@@ -125,6 +125,23 @@ def build(shared: Path, instances: list[Instance], edit: Callable[[str], str] | 
     return Emulator(emulated(shared, "emulated_hopper.cpp", files, INSTANCES=table), instances)
 
 
+def spoiling(*faults: tuple[str, str]) -> tuple[Callable[[str], str], list[str]]:
+    """An edit that puts these faults (text, text instead) into kernels, and the list of those it found.
+
+    A fault's text says where it is another: `emulator::spoilt` is the number in the variable ``SPOILT``. A
+    build takes seconds, and one serves all faults.
+    """
+    found: list[str] = []
+
+    def edit(text: str) -> str:
+        for before, after in faults:
+            found.extend([before] * text.count(before))
+            text = text.replace(before, after)
+        return text
+
+    return edit, found
+
+
 def emulated(shared: Path, source: str, files: dict[str, str], **tables: str) -> Path:
     """Compile one of our programs with these kernels.
 

@@ -18,7 +18,7 @@ from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
 from sassafras.gemm.configs.split_k_folded import FoldedInstance, FoldedSplitKConfig
 from sassafras.gemm.problem.shape import Shape
 
-from .hopper_launch import EAGER, LATE, RANDOM, Config, Emulator, Instance, build
+from .hopper_launch import EAGER, LATE, RANDOM, Config, Emulator, Instance, build, spoiling
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -223,45 +223,43 @@ def test_planted_faults_of_split_k_are_noticed(
 
 
 _TALL = _W("tn", 128, 80, 2, True, 3, cluster_m=2, swap_ab=True, store_stages=1)
-#: faults in the text itself: what stands there, what instead, what is launched, what is then found
+#: faults in the text itself: what stands there, what instead where its number is asked for, what is launched,
+#: what is then found
 SPOILT: dict[str, tuple[str, str, Config, Shape, str]] = {
     # split-K's quick start: multiplying warps that do not wait for the loading one
-    "start": ("sync_threads(READY, THREADS);", "", SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160),
+    "start": ("sync_threads(READY, THREADS);", "if (emulator::spoilt != 1) sync_threads(READY, THREADS);",
+              SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160),
               "a barrier that was not initialised"),
     # a stage is given back while its own products are under way
-    "release": ("mine + 16 * last;", "mine + 16 * stage;", SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160),
+    "release": ("mine + 16 * last;", "mine + 16 * (emulator::spoilt == 2 ? stage : last);",
+                SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160),
                 "overwrites a stage|more arrivals|wait for each other"),
     # the warpgroup that waits for the first one gives the same stage back twice
-    "lead": ("if (k > 0 && !(LEAD > 0 && k == pause)) release(", "if (k > 0) release(",
+    "lead": ("if (k > 0 && !(LEAD > 0 && k == pause)) release(",
+             "if (k > 0 && !(LEAD > 0 && k == pause && emulator::spoilt != 3)) release(",
              PersistentConfig(_LEAD, 2), Shape(520, 136, 776), "overwrites a stage|more arrivals"),
     # warps that store together: one stores what the others have not written yet
-    "unwritten": ("async_fence();\n            meet();", "async_fence();\n            sync_warp();",
+    "unwritten": ("async_fence();\n            meet();",
+                  "async_fence();\n            if (emulator::spoilt == 4) sync_warp(); else meet();",
                   PersistentConfig(_TALL, 3), Shape(320, 520, 136), "."),
     # the others write over what a store still reads
-    "unread": ("// this buffer's last store has been read\n            meet();", "\n            sync_warp();",
+    "unread": ("// this buffer's last store has been read\n            meet();",
+               "\n            if (emulator::spoilt == 5) sync_warp(); else meet();",
                PersistentConfig(_TALL, 3), Shape(320, 520, 136), "."),
 }  # fmt: skip
-#: faults of one build: no launch meets two of them
-TOGETHER = (("start", "lead"), ("release", "unwritten"), ("unread",))
 
 
 @pytest.mark.parametrize("fault", SPOILT)
 def test_faults_in_the_kernels_text_are_noticed(
-    fault: str, shared: Path, tmp_path: Path, few_multiprocessors: None
+    fault: str, shared: Path, tmp_path: Path, few_multiprocessors: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faults = next(names for names in TOGETHER if fault in names)
-    changed: list[str] = []
-
-    def edit(text: str) -> str:
-        for name in faults:
-            changed.extend([name] * text.count(SPOILT[name][0]))
-            text = text.replace(*SPOILT[name][:2])
-        return text
-
-    launched = {SPOILT[name][2].instance for name in faults}
+    edit, changed = spoiling(*(texts[:2] for texts in SPOILT.values()))
+    launched = {config.instance for _, _, config, _, _ in SPOILT.values()}
     spoilt = build(shared, sorted(launched, key=lambda i: i.name), edit)  # type: ignore[arg-type]
-    assert sorted(changed) == sorted(faults), "each text stands in one place"
+    assert sorted(changed) == sorted(texts[0] for texts in SPOILT.values()), "each text stands in one place"
     _, _, config, shape, what = SPOILT[fault]
+    assert spoilt.run(config, shape, tmp_path) == ""
+    monkeypatch.setenv("SPOILT", str(1 + list(SPOILT).index(fault)))
     orders = enumerate((LATE, EAGER, *([RANDOM] * 6)))
     found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed) for seed, policy in orders]
     assert any(re.search(what, text) for text in found), found

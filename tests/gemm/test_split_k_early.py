@@ -23,7 +23,7 @@ from sassafras.sass import Program
 from sassafras.validate import Validator
 
 from .epilogue_launch import Case, build
-from .hopper_launch import EAGER, LATE, RANDOM
+from .hopper_launch import EAGER, LATE, RANDOM, spoiling
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 INSTANCES = [
@@ -54,20 +54,32 @@ def test_weights_come_first(shared: Path, tmp_path: Path, number: int) -> None:
             assert wrong == "", f"{config.name} for {text}, {case}"
 
 
+#: what stands in the text, and what it does where a fault is asked for
+FAULTS = (
+    ("if (p.early) load_first<true>", "if (p.early || emulator::spoilt == 1) load_first<true>"),
+    ("if constexpr (FIXED == SWAPPED)", "if ((FIXED == SWAPPED) != (emulator::spoilt == 2))"),
+    (
+        "if (from == STAGES) stage = phase = 0;",
+        "if (from == STAGES && emulator::spoilt != 4) stage = 0, phase = emulator::spoilt == 3;",
+    ),
+)  # fmt: skip
+
+
 @needs_compiler
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        ("if (p.early) load_first<true>", "if (true) load_first<true>", "does not wait"),
-        ("FIXED == SWAPPED", "FIXED != SWAPPED", "does not wait"),
-        ("if (from == STAGES) stage = phase = 0;", "if (from == STAGES) stage = 0;", ""),
-        ("if (from == STAGES) stage = phase = 0;", "", ""),
-    ],
+    ("fault", "early", "said"),
+    [(1, False, "does not wait"), (2, True, "does not wait"), (3, True, ""), (4, True, "")],
 )
-def test_a_spoilt_kernel_is_found(shared: Path, tmp_path: Path, before: str, after: str, said: str) -> None:
-    spoilt = build(shared, INSTANCES, lambda text: text.replace(before, after))
-    case = Case(early=not said or "FIXED" in before)
-    wrong = spoilt.run(EarlySplitKConfig(INSTANCES[0]), Shape(9, 72, 1032), case, tmp_path)
+def test_a_spoilt_kernel_is_found(
+    shared: Path, tmp_path: Path, fault: int, early: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit, changed = spoiling(*FAULTS)
+    spoilt = build(shared, INSTANCES[:1], edit)
+    assert sorted(changed) == sorted(before for before, _ in FAULTS), "each text stands in one place"
+    call = EarlySplitKConfig(INSTANCES[0]), Shape(9, 72, 1032), Case(early=early), tmp_path
+    assert spoilt.run(*call) == ""
+    monkeypatch.setenv("SPOILT", str(fault))
+    wrong = spoilt.run(*call)
     assert wrong and said in wrong
 
 
