@@ -22,15 +22,11 @@ from sassafras.gemm.select.table import TunedTable, shipped_path
 from sassafras.sass import Program
 from sassafras.validate import Validator
 
+from .epilogue_launch import EARLY as INSTANCES
 from .epilogue_launch import Case, build
 from .hopper_launch import EAGER, LATE, RANDOM, spoiling
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-INSTANCES = [
-    EarlyInstance("tn", 64, 16, 3, swap_ab=True, epilogue=True),
-    EarlyInstance("tn", 64, 32, 2, swap_ab=True, dtype="bf16", epilogue=True, k_blocks=2),
-    EarlyInstance("tn", 64, 48, 3, epilogue=True, k_blocks=2),
-]
 CASES = (
     Case(early=True, policy=RANDOM, repeats=2),
     Case(early=True, bias=True, beta=1.0, apart=True, policy=LATE),
@@ -44,7 +40,7 @@ SHAPES = (("3x64x64", 1), ("16x136x192", 1), ("9x72x1032", 1), ("11x136x520", 2)
 @needs_compiler
 @pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
 def test_weights_come_first(shared: Path, tmp_path: Path, number: int) -> None:
-    emulator = build(shared, INSTANCES)
+    emulator = build(shared)
     for case in CASES:
         for text, slices in SHAPES:
             config = EarlySplitKConfig(INSTANCES[number], slices)
