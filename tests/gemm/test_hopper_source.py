@@ -18,49 +18,11 @@ from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
 from sassafras.gemm.configs.split_k_folded import FoldedInstance, FoldedSplitKConfig
 from sassafras.gemm.problem.shape import Shape
 
-from .hopper_launch import EAGER, LATE, RANDOM, Config, Emulator, Instance, build, spoiling
+from .hopper_launch import EAGER, INSTANCES, LATE, RANDOM, Config, Emulator, Instance, build, spoiling
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 _W, _C = PersistentInstance, SplitKInstance
-#: every path: layouts, cooperative, ping-pong, clusters, two blocks a warpgroup, swapped, BF16, few stages
-INSTANCES: list[Instance] = [
-    _W("tn", 128, 64, 2, False, 3),
-    _W("nn", 128, 128, 2, False, 3, cluster_m=2),
-    _W("nn", 128, 64, 2, False, 2, cluster_n=2),
-    _W("tn", 64, 32, 2, True, 4),
-    _W("nt", 128, 64, 2, True, 3, dtype="bf16"),
-    _W("tt", 256, 64, 2, False, 3),
-    _W("nn", 64, 16, 1, False, 3, swap_ab=True),
-    _W("tn", 128, 32, 2, False, 3, swap_ab=True),
-    _W("tn", 192, 96, 3, False, 3, store_stages=1),
-    _W("tn", 64, 64, 2, True, 4, cluster_m=2),
-    _W("tn", 128, 112, 2, True, 3, cluster_m=2, store_stages=4),
-    _W("nn", 128, 192, 2, True, 2, cluster_n=2),
-    _C("nn", 128, 64, 3),
-    _C("nn", 64, 32, 5, swap_ab=True),
-    _C("tn", 64, 16, 6, swap_ab=True, k_blocks=2),
-    _C("nt", 64, 64, 4, dtype="bf16"),
-    _C("tt", 128, 32, 4),
-    _W("nt", 128, 192, 2, True, 2, cluster_n=2),
-    _W("nt", 128, 128, 2, True, 2, cluster_m=2),
-    _C("tn", 64, 32, 3, swap_ab=True, k_blocks=2),
-    _C("tt", 64, 64, 2, dtype="bf16", k_blocks=2),
-    _W("nn", 128, 128, 2, False, 4, cluster_m=2, stagger=3),
-    _W("tn", 256, 32, 2, False, 3, stagger=2),
-    _W("tn", 128, 64, 2, True, 3, cluster_m=2, cluster_n=2),
-    _W("nn", 128, 128, 2, False, 4, cluster_m=2, cluster_n=2, stagger=3),
-    _W("tn", 64, 64, 2, True, 3, cluster_m=1, cluster_n=4),
-    _W("tn", 128, 32, 2, True, 2, cluster_m=4, cluster_n=2),
-    _C("nn", 128, 64, 4, stagger=3),
-    _W("tn", 128, 152, 2, True, 2, cluster_n=2, store_stages=1),
-    _W("nn", 128, 168, 2, True, 3, swap_ab=True),
-    _W("tn", 128, 80, 2, True, 3, cluster_m=2, swap_ab=True, store_stages=1),
-    _W("nn", 64, 64, 2, True, 3, cluster_n=1, swap_ab=True, store_stages=3, dtype="bf16"),
-    FoldedInstance("tn", 64, 64, 3),
-    FoldedInstance("nn", 128, 64, 4, dtype="bf16"),
-]
-
 _MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 3)
 _PAIRS = _C("tn", 64, 32, 3, swap_ab=True, k_blocks=2)
 _LEAD = _W("tn", 256, 32, 2, False, 3, stagger=2)
@@ -69,7 +31,7 @@ assert {_SPLIT, _PAIRS, _LEAD} < set(INSTANCES)
 
 @pytest.fixture(scope="module")
 def emulator(shared: Path) -> Emulator:
-    return build(shared, INSTANCES)
+    return build(shared)
 
 
 @pytest.fixture

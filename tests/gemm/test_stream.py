@@ -24,21 +24,16 @@ from sassafras.sass.program import parameters
 from sassafras.validate import Validator
 
 from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build, spoiling
+from .hopper_launch import STREAM as INSTANCES
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
-#: fewer warps and stages than chunks, more, BF16
-INSTANCES = [
-    StreamInstance(2, 2, 64),
-    StreamInstance(4, 1, 64, dtype="bf16"),
-    StreamInstance(2, 3, 128),
-]
 SHAPES = ("1x16x8", "8x40x520", "3x23x712", "5x7x264")
 
 
 @pytest.fixture(scope="module")
 def emulator(shared: Path) -> Emulator:
-    return build(shared, list(INSTANCES))
+    return build(shared)
 
 
 @needs_compiler
