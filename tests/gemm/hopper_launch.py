@@ -160,7 +160,7 @@ def build(
 ) -> Emulator:
     """Compile the emulator for these instances, once a run; `edit` spoils the kernels' text.
 
-    One program for all tests of kernels as they are: each instance more takes it 0.2 s, each program 2 s.
+    One program for all tests of kernels as they are: each instance more takes it 0.1 s, each program 2 s.
     """
     kernels = (
         "hopper_tile",

@@ -24,7 +24,7 @@ NATIVE = (".cu", ".cpp", ".cc", ".cxx")
 
 def main(read_fd: int, write_fd: int, memory_fd: int) -> int:
     """Serve ``calls`` until the judge closes the pipe."""
-    # a third of torch's import is collections that find nothing; what it made stays out of later ones
+    # a fifth of torch's import is collections that find nothing; what it made stays out of later ones
     gc.disable()
     import numpy as np
     import torch
