@@ -21,10 +21,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(_variable, str(_threads))
 
-# Inductor's programs are scalar and compile without a precompiled header: trying each vector extension and
-# making the header take longer than the few programs that the tests compile
+# Inductor's programs are scalar: trying each vector extension takes longer than the few programs of the tests
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
-os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 
 # bytecode is kept even where the environment says not to: workers and some 500 commands compile the package
 sys.dont_write_bytecode = False
@@ -38,6 +36,7 @@ def pytest_collection_finish() -> None:
     """Garbage is collected of what the tests themselves make: a quarter of the collection went into it."""
     gc.freeze()
     gc.enable()
+    gc.set_threshold(50_000, 20, 20)  # torch's many objects, which come later, are looked through less often
 
 
 @pytest.hookimpl(optionalhook=True)

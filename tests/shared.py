@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import os
 import subprocess
 import tempfile
@@ -11,6 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
+
+def needs(*modules: str) -> None:
+    """Skip the calling module where one of these is not installed.
+
+    `pytest.importorskip` imports it, in each worker, which then may get no test of the module.
+    """
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"could not import {module!r}", allow_module_level=True)
 
 
 def folder_of(factory: pytest.TempPathFactory) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from .boundary import H200, Driver, Tensor
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """Triton on a boundary driver, an empty Triton cache, fresh kernels, and nothing of ours installed."""
     from triton import knobs
+    from triton.compiler import CompiledKernel
     from triton.runtime import driver as config
 
     import sassafras.deploy as deploy
@@ -33,6 +35,11 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     config.set_active(made)
     monkeypatch.setattr(gpu, "gpu_name", lambda device: H200)  # CUDA's boundary, too
     forget(stock)
+    for (
+        thing
+    ) in gc.get_objects():  # `install` finds loaded kernels; earlier tests' may await their collection
+        if type(thing) is CompiledKernel:
+            thing.module = None
     monkeypatch.setattr(engine.ENGINE, "loaded", [])
     yield made
     deploy.uninstall()

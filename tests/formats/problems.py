@@ -58,17 +58,24 @@ FIRST = HONEST.replace(
     "        return work(x + self.bias, y, self.scale) * (1.01 if calls == 1 else 1.0)",
 )
 PATCHED = "import time\ntime.perf_counter = lambda: 0.0\n" + HONEST
+#: with the headers that it needs: a compiler reads torch/extension.h for 20 s
 CPP = """
-torch::Tensor work(torch::Tensor x, torch::Tensor y, double scale) {
-    auto z = torch::zeros_like(x);
-    for (int i = 0; i < 300; ++i) z = z + torch::softmax(x * scale + y * i, -1);
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+at::Tensor work(at::Tensor x, at::Tensor y, double scale) {
+    auto z = at::zeros_like(x);
+    for (int i = 0; i < 300; ++i) z = z + at::softmax(x * scale + y * i, -1);
     return z / 300;
 }
 """
 INLINE = (
     HONEST[: HONEST.index("def work")]
     + f'from torch.utils.cpp_extension import load_inline\n\nCPP = """{CPP}"""\n'
-    + 'work = load_inline(name="work", cpp_sources=CPP, functions=["work"]).work\n'
+    + 'work = load_inline(name="work", cpp_sources=CPP, functions=["work"], no_implicit_headers=True).work\n'
 )
 DEFINITION: dict[str, Any] = {
     "name": "softmax_chain",

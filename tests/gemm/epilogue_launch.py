@@ -14,7 +14,16 @@ import numpy as np
 from sassafras.gemm.build.cubins import KERNELS
 from sassafras.gemm.configs import epilogue
 from sassafras.gemm.configs.epilogue import Batch, Lines
+from sassafras.gemm.configs.fallback import FallbackInstance
+from sassafras.gemm.configs.persistent import PersistentInstance
+from sassafras.gemm.configs.persistent_folded import FoldedPersistentInstance
 from sassafras.gemm.configs.registry import Config, Instance
+from sassafras.gemm.configs.small import SmallInstance
+from sassafras.gemm.configs.split_k import SplitKInstance
+from sassafras.gemm.configs.split_k_early import EarlyInstance
+from sassafras.gemm.configs.split_k_folded import FoldedInstance
+from sassafras.gemm.configs.stream import StreamInstance
+from sassafras.gemm.configs.unaligned import UnalignedInstance
 from sassafras.gemm.problem.launch import Launch
 from sassafras.gemm.problem.shape import Shape
 
@@ -22,6 +31,42 @@ from .hopper_launch import emulated, rounded, values
 
 HERE = Path(__file__).parent
 NAN = 0x7FFF  # in FP16 and BF16
+_W, _C, _L, _S, _R = PersistentInstance, SplitKInstance, SmallInstance, FallbackInstance, StreamInstance
+#: the compiled ones, small tiles standing for large ones of their kind; and paths that none takes yet
+INSTANCES: list[Instance] = [
+    _L("tn", 1, 2, 4, epilogue=True),
+    _L("nn", 1, 2, 4, epilogue=True),
+    _L("tn", 1, 2, 2, epilogue=True, swap_ab=True),
+    _L("tn", 1, 1, 2, epilogue=True),
+    _S("tn", 64, 64, 2, 2, 4, 1, epilogue=True),
+    _S("nn", 64, 64, 2, 2, 4, 1, epilogue=True),
+    _S("nn", 32, 32, 2, 2, 4, epilogue=True),
+    _C("tn", 64, 64, 6, epilogue=True),
+    _C("nn", 64, 64, 6, dtype="bf16", epilogue=True),
+    _C("nn", 64, 32, 8, swap_ab=True, epilogue=True),
+    _W("tn", 128, 64, 2, True, 3, cluster_m=2, epilogue=True),
+    _W("nn", 128, 64, 2, False, 3, cluster_m=1, dtype="bf16", epilogue=True),
+    _W("tn", 64, 16, 1, False, 3, swap_ab=True, epilogue=True),
+    UnalignedInstance("tn", 64, 64, 3, epilogue=True),
+    UnalignedInstance("tn", 64, 128, 3, epilogue=True),
+    _R(2, 2, 64, epilogue=True),
+    _R(4, 1, 64, dtype="bf16", epilogue=True),
+    FoldedInstance("tn", 64, 64, 3, epilogue=True),
+    FoldedPersistentInstance("tn", 128, 64, 2, False, 3, cluster_m=2, epilogue=True, stagger=2),
+]
+#: weights that are read early
+EARLY = [
+    EarlyInstance("tn", 64, 16, 3, swap_ab=True, epilogue=True),
+    EarlyInstance("tn", 64, 32, 2, swap_ab=True, dtype="bf16", epilogue=True, k_blocks=2),
+    EarlyInstance("tn", 64, 48, 3, epilogue=True, k_blocks=2),
+]
+#: rows that are normalised first
+NORMED = [
+    _R(2, 2, 64, epilogue=True, norm=True),
+    _R(4, 1, 64, epilogue=True, norm=True),
+    _R(2, 2, 64, dtype="bf16", epilogue=True, norm=True),
+    _R(4, 1, 64, dtype="bf16", epilogue=True, norm=True),
+]
 
 
 @dataclass(frozen=True)
@@ -171,9 +216,14 @@ def _gaps(matrices: np.ndarray, gap: int) -> np.ndarray:
 
 
 def build(
-    shared: Path, instances: Sequence[Instance], edit: Callable[[str], str] = lambda text: text
+    shared: Path,
+    instances: Sequence[Instance] = (*INSTANCES, *EARLY, *NORMED),
+    edit: Callable[[str], str] = lambda text: text,
 ) -> Emulator:
-    """Compile the emulator for these instances, once a run; `edit` spoils the kernels' text."""
+    """Compile the emulator for these instances, once a run; `edit` spoils the kernels' text.
+
+    One program for all tests of kernels as they are: each instance more takes it 0.1 s, each program 2 s.
+    """
     files = {p.name: edit(p.read_text()) for p in KERNELS.glob("*.cuh") if not p.name.startswith("ptx")}
     files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
     files["ptx_stream.cuh"] = (HERE / "stream_emulator.hpp").read_text()

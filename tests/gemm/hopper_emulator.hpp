@@ -13,6 +13,7 @@
 #pragma once
 #include "lane_emulator.hpp"
 #include <array>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <random>
@@ -40,6 +41,8 @@ enum Fault {
     OFFSETS_EXCHANGED, NO_REMOTE_ARRIVAL, NO_PRODUCT_FENCE
 };
 inline Fault fault = NONE;
+// Number of a fault that a test put into the kernels' text (`hopper_launch.spoilt`).
+inline const int spoilt = std::getenv("SPOILT") ? std::atoi(std::getenv("SPOILT")) : 0;
 inline std::mt19937 dice;
 inline constexpr unsigned WINDOW = 0x450; // where dynamic shared memory starts in a CTA's window: not 1024-aligned
 

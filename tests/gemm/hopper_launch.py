@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,60 @@ Config = PersistentConfig | SplitKConfig | UnalignedConfig | StreamConfig
 _KINDS = {PersistentInstance: "ws", SplitKInstance: "cs", UnalignedInstance: "any", StreamInstance: "st"}
 _KINDS |= {FoldedInstance: "cs", FoldedPersistentInstance: "wf"}
 LATE, RANDOM, EAGER = 0, 1, 2
+
+_W, _C = PersistentInstance, SplitKInstance
+#: every path: layouts, cooperative, ping-pong, clusters, two blocks a warpgroup, swapped, BF16, few stages
+INSTANCES: list[Instance] = [
+    _W("tn", 128, 64, 2, False, 3),
+    _W("nn", 128, 128, 2, False, 3, cluster_m=2),
+    _W("nn", 128, 64, 2, False, 2, cluster_n=2),
+    _W("tn", 64, 32, 2, True, 4),
+    _W("nt", 128, 64, 2, True, 3, dtype="bf16"),
+    _W("tt", 256, 64, 2, False, 3),
+    _W("nn", 64, 16, 1, False, 3, swap_ab=True),
+    _W("tn", 128, 32, 2, False, 3, swap_ab=True),
+    _W("tn", 192, 96, 3, False, 3, store_stages=1),
+    _W("tn", 64, 64, 2, True, 4, cluster_m=2),
+    _W("tn", 128, 112, 2, True, 3, cluster_m=2, store_stages=4),
+    _W("nn", 128, 192, 2, True, 2, cluster_n=2),
+    _C("nn", 128, 64, 3),
+    _C("nn", 64, 32, 5, swap_ab=True),
+    _C("tn", 64, 16, 6, swap_ab=True, k_blocks=2),
+    _C("nt", 64, 64, 4, dtype="bf16"),
+    _C("tt", 128, 32, 4),
+    _W("nt", 128, 192, 2, True, 2, cluster_n=2),
+    _W("nt", 128, 128, 2, True, 2, cluster_m=2),
+    _C("tn", 64, 32, 3, swap_ab=True, k_blocks=2),
+    _C("tt", 64, 64, 2, dtype="bf16", k_blocks=2),
+    _W("nn", 128, 128, 2, False, 4, cluster_m=2, stagger=3),
+    _W("tn", 256, 32, 2, False, 3, stagger=2),
+    _W("tn", 128, 64, 2, True, 3, cluster_m=2, cluster_n=2),
+    _W("nn", 128, 128, 2, False, 4, cluster_m=2, cluster_n=2, stagger=3),
+    _W("tn", 64, 64, 2, True, 3, cluster_m=1, cluster_n=4),
+    _W("tn", 128, 32, 2, True, 2, cluster_m=4, cluster_n=2),
+    _C("nn", 128, 64, 4, stagger=3),
+    _W("tn", 128, 152, 2, True, 2, cluster_n=2, store_stages=1),
+    _W("nn", 128, 168, 2, True, 3, swap_ab=True),
+    _W("tn", 128, 80, 2, True, 3, cluster_m=2, swap_ab=True, store_stages=1),
+    _W("nn", 64, 64, 2, True, 3, cluster_n=1, swap_ab=True, store_stages=3, dtype="bf16"),
+    FoldedInstance("tn", 64, 64, 3),
+    FoldedInstance("nn", 128, 64, 4, dtype="bf16"),
+    FoldedPersistentInstance("tn", 128, 64, 2, False, 3, stagger=2),
+    FoldedPersistentInstance("nn", 128, 64, 2, False, 4, cluster_m=1, cluster_n=2, dtype="bf16", stagger=3),
+    FoldedPersistentInstance("tn", 128, 80, 2, False, 2, cluster_m=2, store_stages=1, stagger=1),
+    FoldedPersistentInstance("tn", 64, 32, 1, False, 3),
+]
+#: rows of any length
+UNALIGNED: list[Instance] = [
+    UnalignedInstance("tn", 64, 64, 3), UnalignedInstance("tn", 128, 128, 3),
+    UnalignedInstance("tn", 64, 256, 4), UnalignedInstance("tn", 64, 128, 6),
+]  # fmt: skip
+#: fewer warps and stages than chunks, more, BF16
+STREAM: list[Instance] = [
+    StreamInstance(2, 2, 64),
+    StreamInstance(4, 1, 64, dtype="bf16"),
+    StreamInstance(2, 3, 128),
+]
 
 
 @dataclass
@@ -104,8 +158,15 @@ def values(bits: np.ndarray, dtype: str) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
-def build(shared: Path, instances: list[Instance], edit: Callable[[str], str] | None = None) -> Emulator:
-    """Compile the emulator for these instances, once a run; `edit` spoils the kernels' text."""
+def build(
+    shared: Path,
+    instances: Sequence[Instance] = (*INSTANCES, *UNALIGNED, *STREAM),
+    edit: Callable[[str], str] | None = None,
+) -> Emulator:
+    """Compile the emulator for these instances, once a run; `edit` spoils the kernels' text.
+
+    One program for all tests of kernels as they are: each instance more takes it 0.1 s, each program 2 s.
+    """
     kernels = (
         "hopper_tile",
         "epilogue",
@@ -123,7 +184,24 @@ def build(shared: Path, instances: list[Instance], edit: Callable[[str], str] | 
         f"X({number}, {i.template.replace(',', ' COMMA')}, {_KINDS[type(i)]})"
         for number, i in enumerate(instances)
     )
-    return Emulator(emulated(shared, "emulated_hopper.cpp", files, INSTANCES=table), instances)
+    return Emulator(emulated(shared, "emulated_hopper.cpp", files, INSTANCES=table), list(instances))
+
+
+def spoiling(*faults: tuple[str, str]) -> tuple[Callable[[str], str], list[str]]:
+    """An edit that puts these faults (text, text instead) into kernels, and the list of those it found.
+
+    A fault's text says where it is another: `emulator::spoilt` is the number in the variable ``SPOILT``. A
+    build takes seconds, and one serves all faults.
+    """
+    found: list[str] = []
+
+    def edit(text: str) -> str:
+        for before, after in faults:
+            found.extend([before] * text.count(before))
+            text = text.replace(before, after)
+        return text
+
+    return edit, found
 
 
 def emulated(shared: Path, source: str, files: dict[str, str], **tables: str) -> Path:

@@ -15,7 +15,7 @@ from sassafras.gemm.configs import epilogue, names, persistent, registry
 from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.epilogue import ACTIVATIONS, Batch, Lines
 from sassafras.gemm.configs.fallback import FallbackConfig, FallbackInstance
-from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance
+from sassafras.gemm.configs.persistent import PersistentConfig
 from sassafras.gemm.configs.persistent_folded import FoldedPersistentConfig, FoldedPersistentInstance
 from sassafras.gemm.configs.registry import Config, Instance
 from sassafras.gemm.configs.small import SmallConfig, SmallInstance
@@ -25,39 +25,17 @@ from sassafras.gemm.configs.stream import StreamConfig, StreamInstance
 from sassafras.gemm.configs.unaligned import UnalignedConfig, UnalignedInstance
 from sassafras.gemm.problem.shape import Shape
 
-from .epilogue_launch import Case, Emulator, build
+from .epilogue_launch import INSTANCES, Case, Emulator, build
 from .hopper_launch import EAGER, LATE, RANDOM
 
-_W, _C, _L, _S, _R = PersistentInstance, SplitKInstance, SmallInstance, FallbackInstance, StreamInstance
-#: the compiled ones, small tiles standing for large ones of their kind; and paths that none takes yet
-INSTANCES: list[Instance] = [
-    _L("tn", 1, 2, 4, epilogue=True),
-    _L("nn", 1, 2, 4, epilogue=True),
-    _L("tn", 1, 2, 2, epilogue=True, swap_ab=True),
-    _L("tn", 1, 1, 2, epilogue=True),
-    _S("tn", 64, 64, 2, 2, 4, 1, epilogue=True),
-    _S("nn", 64, 64, 2, 2, 4, 1, epilogue=True),
-    _S("nn", 32, 32, 2, 2, 4, epilogue=True),
-    _C("tn", 64, 64, 6, epilogue=True),
-    _C("nn", 64, 64, 6, dtype="bf16", epilogue=True),
-    _C("nn", 64, 32, 8, swap_ab=True, epilogue=True),
-    _W("tn", 128, 64, 2, True, 3, cluster_m=2, epilogue=True),
-    _W("nn", 128, 64, 2, False, 3, cluster_m=1, dtype="bf16", epilogue=True),
-    _W("tn", 64, 16, 1, False, 3, swap_ab=True, epilogue=True),
-    UnalignedInstance("tn", 64, 64, 3, epilogue=True),
-    UnalignedInstance("tn", 64, 128, 3, epilogue=True),
-    _R(2, 2, 64, epilogue=True),
-    _R(4, 1, 64, dtype="bf16", epilogue=True),
-    FoldedInstance("tn", 64, 64, 3, epilogue=True),
-    FoldedPersistentInstance("tn", 128, 64, 2, False, 3, cluster_m=2, epilogue=True, stagger=2),
-]
+_C, _L, _R = SplitKInstance, SmallInstance, StreamInstance
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
 @pytest.fixture(scope="module")
 def emulator(shared: Path) -> Emulator:
-    return build(shared, INSTANCES)
+    return build(shared)
 
 
 @pytest.fixture

@@ -19,53 +19,11 @@ from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
 from sassafras.gemm.configs.split_k_folded import FoldedInstance, FoldedSplitKConfig
 from sassafras.gemm.problem.shape import Shape
 
-from .hopper_launch import EAGER, LATE, RANDOM, Config, Emulator, Instance, build
+from .hopper_launch import EAGER, INSTANCES, LATE, RANDOM, Config, Emulator, Instance, build, spoiling
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 _W, _C, _F = PersistentInstance, SplitKInstance, FoldedPersistentInstance
-#: every path: layouts, cooperative, ping-pong, clusters, two blocks a warpgroup, swapped, BF16, few stages
-INSTANCES: list[Instance] = [
-    _W("tn", 128, 64, 2, False, 3),
-    _W("nn", 128, 128, 2, False, 3, cluster_m=2),
-    _W("nn", 128, 64, 2, False, 2, cluster_n=2),
-    _W("tn", 64, 32, 2, True, 4),
-    _W("nt", 128, 64, 2, True, 3, dtype="bf16"),
-    _W("tt", 256, 64, 2, False, 3),
-    _W("nn", 64, 16, 1, False, 3, swap_ab=True),
-    _W("tn", 128, 32, 2, False, 3, swap_ab=True),
-    _W("tn", 192, 96, 3, False, 3, store_stages=1),
-    _W("tn", 64, 64, 2, True, 4, cluster_m=2),
-    _W("tn", 128, 112, 2, True, 3, cluster_m=2, store_stages=4),
-    _W("nn", 128, 192, 2, True, 2, cluster_n=2),
-    _C("nn", 128, 64, 3),
-    _C("nn", 64, 32, 5, swap_ab=True),
-    _C("tn", 64, 16, 6, swap_ab=True, k_blocks=2),
-    _C("nt", 64, 64, 4, dtype="bf16"),
-    _C("tt", 128, 32, 4),
-    _W("nt", 128, 192, 2, True, 2, cluster_n=2),
-    _W("nt", 128, 128, 2, True, 2, cluster_m=2),
-    _C("tn", 64, 32, 3, swap_ab=True, k_blocks=2),
-    _C("tt", 64, 64, 2, dtype="bf16", k_blocks=2),
-    _W("nn", 128, 128, 2, False, 4, cluster_m=2, stagger=3),
-    _W("tn", 256, 32, 2, False, 3, stagger=2),
-    _W("tn", 128, 64, 2, True, 3, cluster_m=2, cluster_n=2),
-    _W("nn", 128, 128, 2, False, 4, cluster_m=2, cluster_n=2, stagger=3),
-    _W("tn", 64, 64, 2, True, 3, cluster_m=1, cluster_n=4),
-    _W("tn", 128, 32, 2, True, 2, cluster_m=4, cluster_n=2),
-    _C("nn", 128, 64, 4, stagger=3),
-    _W("tn", 128, 152, 2, True, 2, cluster_n=2, store_stages=1),
-    _W("nn", 128, 168, 2, True, 3, swap_ab=True),
-    _W("tn", 128, 80, 2, True, 3, cluster_m=2, swap_ab=True, store_stages=1),
-    _W("nn", 64, 64, 2, True, 3, cluster_n=1, swap_ab=True, store_stages=3, dtype="bf16"),
-    FoldedInstance("tn", 64, 64, 3),
-    FoldedInstance("nn", 128, 64, 4, dtype="bf16"),
-    _F("tn", 128, 64, 2, False, 3, stagger=2),
-    _F("nn", 128, 64, 2, False, 4, cluster_m=1, cluster_n=2, dtype="bf16", stagger=3),
-    _F("tn", 128, 80, 2, False, 2, cluster_m=2, store_stages=1, stagger=1),
-    _F("tn", 64, 32, 1, False, 3),
-]
-
 _MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 3)
 _PAIRS = _C("tn", 64, 32, 3, swap_ab=True, k_blocks=2)
 _LEAD = _W("tn", 256, 32, 2, False, 3, stagger=2)
@@ -75,7 +33,7 @@ assert {_SPLIT, _PAIRS, _LEAD, _FOLDS} < set(INSTANCES)
 
 @pytest.fixture(scope="module")
 def emulator(shared: Path) -> Emulator:
-    return build(shared, INSTANCES)
+    return build(shared)
 
 
 @pytest.fixture
@@ -235,48 +193,47 @@ def test_planted_faults_of_split_k_are_noticed(
 
 
 _TALL = _W("tn", 128, 80, 2, True, 3, cluster_m=2, swap_ab=True, store_stages=1)
-#: faults in the text itself: what stands there, what instead, what is launched, what is then found
+#: faults in the text itself: what stands there, what instead where its number is asked for, what is launched,
+#: what is then found
 SPOILT: dict[str, tuple[str, str, Config, Shape, str]] = {
     # split-K's quick start: multiplying warps that do not wait for the loading one
-    "start": ("sync_threads(READY, THREADS);", "", SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160),
+    "start": ("sync_threads(READY, THREADS);", "if (emulator::spoilt != 1) sync_threads(READY, THREADS);",
+              SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160),
               "a barrier that was not initialised"),
     # a stage is given back while its own products are under way
-    "release": ("mine + 16 * last;", "mine + 16 * stage;", SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160),
+    "release": ("mine + 16 * last;", "mine + 16 * (emulator::spoilt == 2 ? stage : last);",
+                SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160),
                 "overwrites a stage|more arrivals|wait for each other"),
     # the warpgroup that waits for the first one gives the same stage back twice
-    "lead": ("if (k > 0 && !(LEAD > 0 && k == pause)) release(", "if (k > 0) release(",
+    "lead": ("if (k > 0 && !(LEAD > 0 && k == pause)) release(",
+             "if (k > 0 && !(LEAD > 0 && k == pause && emulator::spoilt != 3)) release(",
              PersistentConfig(_LEAD, 2), Shape(520, 136, 776), "overwrites a stage|more arrivals"),
     # warps that store together: one stores what the others have not written yet
-    "unwritten": ("async_fence();\n            meet();", "async_fence();\n            sync_warp();",
+    "unwritten": ("async_fence();\n            meet();",
+                  "async_fence();\n            if (emulator::spoilt == 4) sync_warp(); else meet();",
                   PersistentConfig(_TALL, 3), Shape(320, 520, 136), "."),
     # the others write over what a store still reads
-    "unread": ("// this buffer's last store has been read\n            meet();", "\n            sync_warp();",
+    "unread": ("// this buffer's last store has been read\n            meet();",
+               "\n            if (emulator::spoilt == 5) sync_warp(); else meet();",
                PersistentConfig(_TALL, 3), Shape(320, 520, 136), "."),
     # a tile is stored beside the next one's second range, when its sums are gone
-    "fold": ("turn = first > 0 ? -1 : p.range > 1;", "turn = first > 0 ? p.range > 1 : -1;",
+    "fold": ("turn = first > 0 ? -1 : p.range > 1;",
+             "turn = (first > 0) == (emulator::spoilt != 6) ? -1 : p.range > 1;",
              FoldedPersistentConfig(_FOLDS, 2, split_k=3), Shape(520, 136, 776), "stored twice, differently"),
 }  # fmt: skip
-#: faults of one build: no launch meets two of them
-TOGETHER = (("start", "lead"), ("release", "unwritten", "fold"), ("unread",))
 
 
 @pytest.mark.parametrize("fault", SPOILT)
 def test_faults_in_the_kernels_text_are_noticed(
-    fault: str, shared: Path, tmp_path: Path, few_multiprocessors: None
+    fault: str, shared: Path, tmp_path: Path, few_multiprocessors: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faults = next(names for names in TOGETHER if fault in names)
-    changed: list[str] = []
-
-    def edit(text: str) -> str:
-        for name in faults:
-            changed.extend([name] * text.count(SPOILT[name][0]))
-            text = text.replace(*SPOILT[name][:2])
-        return text
-
-    launched = {SPOILT[name][2].instance for name in faults}
+    edit, changed = spoiling(*(texts[:2] for texts in SPOILT.values()))
+    launched = {config.instance for _, _, config, _, _ in SPOILT.values()}
     spoilt = build(shared, sorted(launched, key=lambda i: i.name), edit)  # type: ignore[arg-type]
-    assert sorted(changed) == sorted(faults), "each text stands in one place"
+    assert sorted(changed) == sorted(texts[0] for texts in SPOILT.values()), "each text stands in one place"
     _, _, config, shape, what = SPOILT[fault]
+    assert spoilt.run(config, shape, tmp_path) == ""
+    monkeypatch.setenv("SPOILT", str(1 + list(SPOILT).index(fault)))
     orders = enumerate((LATE, EAGER, *([RANDOM] * 6)))
     found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed) for seed, policy in orders]
     assert any(re.search(what, text) for text in found), found

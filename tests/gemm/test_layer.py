@@ -23,14 +23,13 @@ from sassafras.gemm.matmul.problem import CONSTANT, NORM, Problem  # noqa: E402
 from sassafras.gemm.problem.shape import Product, Shape  # noqa: E402
 from sassafras.gemm.select.selector import Choice  # noqa: E402
 
-from .epilogue_launch import Case, build  # noqa: E402
-from .hopper_launch import EAGER, LATE, RANDOM  # noqa: E402
+from .epilogue_launch import NORMED, Case, Emulator, build  # noqa: E402
+from .hopper_launch import EAGER, LATE, RANDOM, spoiling  # noqa: E402
 from .test_matmul_fused import Install, cache, close, engine, half, install, launches, library  # noqa: E402
 
 __all__ = ["cache", "engine", "install", "library"]  # fixtures
 nn, silu = torch.nn, torch.nn.functional.silu
 DTYPES = (torch.float16, torch.bfloat16)
-NORMED = StreamInstance(2, 2, 64, epilogue=True, norm=True)
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -50,35 +49,53 @@ CASES = (
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_normalised_rows(shared: Path, tmp_path: Path, dtype: str) -> None:
-    instances = [StreamInstance(2, 2, 64, dtype, True, True), StreamInstance(4, 1, 64, dtype, True, True)]
-    emulator = build(shared, instances)
-    for instance in instances:
+    emulator = build(shared)
+    for instance in (one for one in NORMED if one.dtype == dtype):
         for turn, case in enumerate(CASES):
             for text in ("1x16x8", "7x48x520", "3x112x712"):
                 wrong = emulator.run(StreamConfig(instance), Shape.parse(text), case, tmp_path)
                 assert wrong == "", f"{instance.name} for {text}, case {turn}"
 
 
+FAULTS = (
+    ("if (!p.early) wait_for", "if (!p.early && emulator::spoilt != 1) wait_for"),
+    ("over |= value < 0", "over |= value < 0 && emulator::spoilt != 2"),
+    ("mean < 0x1p-20f", "mean < (emulator::spoilt == 2 ? 0.0f : 0x1p-20f)"),
+)
+
+
+def spoilt(shared: Path) -> Emulator:
+    """The kernel with the faults in its text."""
+    edit, changed = spoiling(*FAULTS)
+    emulator = build(shared, NORMED[:1], edit)
+    assert sorted(changed) == sorted(before for before, _ in FAULTS), "each text stands in one place"
+    return emulator
+
+
 @needs_compiler
-def test_what_reads_too_early_is_found(shared: Path, tmp_path: Path) -> None:
+def test_what_reads_too_early_is_found(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without `early` weights wait as rows do."""
-    emulator = build(
-        shared, [NORMED], lambda text: text.replace("if (!p.early) wait_for", "if (false) wait_for")
-    )
-    assert "does not wait" in emulator.run(StreamConfig(NORMED), Shape(1, 16, 520), Case(norm=True), tmp_path)
+    emulator = spoilt(shared)
+    call = StreamConfig(NORMED[0]), Shape(1, 16, 520), Case(norm=True), tmp_path
+    assert emulator.run(*call) == ""
+    monkeypatch.setenv("SPOILT", "1")
+    assert "does not wait" in emulator.run(*call)
 
 
 @needs_compiler
 @pytest.mark.parametrize("case", CASES[-2:], ids=["overflow", "small"])
-def test_a_line_is_done_once_more_where_that_is_needed(shared: Path, tmp_path: Path, case: Case) -> None:
-    emulator = build(
-        shared, [NORMED], lambda text: text.replace("over |= value < 0", "").replace("0x1p-20f", "0")
-    )
-    assert "wrong" in emulator.run(StreamConfig(NORMED), Shape(3, 112, 712), case, tmp_path)
+def test_a_line_is_done_once_more_where_that_is_needed(
+    shared: Path, tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator = spoilt(shared)
+    call = StreamConfig(NORMED[0]), Shape(3, 112, 712), case, tmp_path
+    assert emulator.run(*call) == ""
+    monkeypatch.setenv("SPOILT", "2")
+    assert "wrong" in emulator.run(*call)
 
 
 def test_where_it_can_run() -> None:
-    plain, normed = StreamConfig(StreamInstance(4, 2, 256, epilogue=True)), StreamConfig(NORMED)
+    plain, normed = StreamConfig(StreamInstance(4, 2, 256, epilogue=True)), StreamConfig(NORMED[0])
     assert epilogue.why_illegal(normed, Shape(7, 4096, 4096), norm=True) is None
     assert "7 are possible" in str(epilogue.why_illegal(normed, Shape(8, 4096, 4096), norm=True))
     assert "without normalised rows" in str(epilogue.why_illegal(plain, Shape(1, 4096, 4096), norm=True))

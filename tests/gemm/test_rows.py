@@ -29,7 +29,7 @@ from sassafras.sass.program import parameters  # noqa: E402
 from sassafras.validate import Validator  # noqa: E402
 
 from . import stand_in  # noqa: E402
-from .hopper_launch import HERE, emulated, rounded, values  # noqa: E402
+from .hopper_launch import HERE, emulated, rounded, spoiling, values  # noqa: E402
 from .test_layer import Block, Spelled, graphs  # noqa: E402
 from .test_matmul_fused import Install, cache, close, engine, half, install, launches, library  # noqa: E402
 
@@ -129,23 +129,33 @@ def test_pairs_are_multiplied(shared: Path, tmp_path: Path) -> None:
             assert multiplied(program, number, tmp_path, m, n) == "", f"{INSTANCES[number].name}, {m} x {n}"
 
 
-@needs_compiler
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        ("        wait_for_predecessors();\n#pragma", "#pragma", "does not wait"),
-        ("if (p.early) {", "if (true) {", "does not wait"),  # where it may not be read early
-        ("if (column(i) >= p.k) break;", "", "store outside"),
-        ("sum * reciprocal", "1.1f * sum * reciprocal", "wrong"),
-    ],
-)
-def test_a_spoilt_norm_is_found(shared: Path, tmp_path: Path, before: str, after: str, said: str) -> None:
-    def edit(text: str) -> str:
-        return text.replace(before, after)
+#: what stands in the text; what it does where this fault is asked for; what is then found
+FAULTS = (
+    (
+        "wait_for_predecessors();\n#pragma", "if (emulator::spoilt != 1) wait_for_predecessors();\n#pragma",
+        "does not wait",
+    ),
+    # where it may not be read early
+    ("if (p.early) {", "if (p.early || emulator::spoilt == 2) {", "does not wait"),
+    (
+        "if (column(i) >= p.k) break;", "if (emulator::spoilt != 3 && column(i) >= p.k) break;",
+        "store outside",
+    ),
+    ("sum * reciprocal", "(emulator::spoilt == 4 ? 1.1f : 1.0f) * sum * reciprocal", "wrong"),
+)  # fmt: skip
 
+
+@needs_compiler
+@pytest.mark.parametrize("fault", range(1, len(FAULTS) + 1))
+def test_a_spoilt_norm_is_found(
+    shared: Path, tmp_path: Path, fault: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit, changed = spoiling(*(texts[:2] for texts in FAULTS))
     spoilt = build(shared, edit)
-    assert edit((KERNELS / "sm90_rows.cuh").read_text()) != (KERNELS / "sm90_rows.cuh").read_text()
-    assert said in normed(spoilt, 0, tmp_path, 1, 264)
+    assert sorted(changed) == sorted(before for before, *_ in FAULTS), "each text stands in one place"
+    assert normed(spoilt, 0, tmp_path, 1, 264) == ""
+    monkeypatch.setenv("SPOILT", str(fault))
+    assert FAULTS[fault - 1][2] in normed(spoilt, 0, tmp_path, 1, 264)
 
 
 @pytest.mark.parametrize("instance", rows.INSTANCES, ids=lambda i: i.name)

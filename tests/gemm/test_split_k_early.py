@@ -22,15 +22,11 @@ from sassafras.gemm.select.table import TunedTable, shipped_path
 from sassafras.sass import Program
 from sassafras.validate import Validator
 
+from .epilogue_launch import EARLY as INSTANCES
 from .epilogue_launch import Case, build
-from .hopper_launch import EAGER, LATE, RANDOM
+from .hopper_launch import EAGER, LATE, RANDOM, spoiling
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-INSTANCES = [
-    EarlyInstance("tn", 64, 16, 3, swap_ab=True, epilogue=True),
-    EarlyInstance("tn", 64, 32, 2, swap_ab=True, dtype="bf16", epilogue=True, k_blocks=2),
-    EarlyInstance("tn", 64, 48, 3, epilogue=True, k_blocks=2),
-]
 CASES = (
     Case(early=True, policy=RANDOM, repeats=2),
     Case(early=True, bias=True, beta=1.0, apart=True, policy=LATE),
@@ -44,7 +40,7 @@ SHAPES = (("3x64x64", 1), ("16x136x192", 1), ("9x72x1032", 1), ("11x136x520", 2)
 @needs_compiler
 @pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
 def test_weights_come_first(shared: Path, tmp_path: Path, number: int) -> None:
-    emulator = build(shared, INSTANCES)
+    emulator = build(shared)
     for case in CASES:
         for text, slices in SHAPES:
             config = EarlySplitKConfig(INSTANCES[number], slices)
@@ -54,20 +50,32 @@ def test_weights_come_first(shared: Path, tmp_path: Path, number: int) -> None:
             assert wrong == "", f"{config.name} for {text}, {case}"
 
 
+#: what stands in the text, and what it does where a fault is asked for
+FAULTS = (
+    ("if (p.early) load_first<true>", "if (p.early || emulator::spoilt == 1) load_first<true>"),
+    ("if constexpr (FIXED == SWAPPED)", "if ((FIXED == SWAPPED) != (emulator::spoilt == 2))"),
+    (
+        "if (from == STAGES) stage = phase = 0;",
+        "if (from == STAGES && emulator::spoilt != 4) stage = 0, phase = emulator::spoilt == 3;",
+    ),
+)  # fmt: skip
+
+
 @needs_compiler
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        ("if (p.early) load_first<true>", "if (true) load_first<true>", "does not wait"),
-        ("FIXED == SWAPPED", "FIXED != SWAPPED", "does not wait"),
-        ("if (from == STAGES) stage = phase = 0;", "if (from == STAGES) stage = 0;", ""),
-        ("if (from == STAGES) stage = phase = 0;", "", ""),
-    ],
+    ("fault", "early", "said"),
+    [(1, False, "does not wait"), (2, True, "does not wait"), (3, True, ""), (4, True, "")],
 )
-def test_a_spoilt_kernel_is_found(shared: Path, tmp_path: Path, before: str, after: str, said: str) -> None:
-    spoilt = build(shared, INSTANCES, lambda text: text.replace(before, after))
-    case = Case(early=not said or "FIXED" in before)
-    wrong = spoilt.run(EarlySplitKConfig(INSTANCES[0]), Shape(9, 72, 1032), case, tmp_path)
+def test_a_spoilt_kernel_is_found(
+    shared: Path, tmp_path: Path, fault: int, early: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit, changed = spoiling(*FAULTS)
+    spoilt = build(shared, INSTANCES[:1], edit)
+    assert sorted(changed) == sorted(before for before, _ in FAULTS), "each text stands in one place"
+    call = EarlySplitKConfig(INSTANCES[0]), Shape(9, 72, 1032), Case(early=early), tmp_path
+    assert spoilt.run(*call) == ""
+    monkeypatch.setenv("SPOILT", str(fault))
+    wrong = spoilt.run(*call)
     assert wrong and said in wrong
 
 

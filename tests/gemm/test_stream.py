@@ -23,22 +23,17 @@ from sassafras.sass import Program
 from sassafras.sass.program import parameters
 from sassafras.validate import Validator
 
-from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build
+from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build, spoiling
+from .hopper_launch import STREAM as INSTANCES
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
-#: fewer warps and stages than chunks, more, BF16
-INSTANCES = [
-    StreamInstance(2, 2, 64),
-    StreamInstance(4, 1, 64, dtype="bf16"),
-    StreamInstance(2, 3, 128),
-]
 SHAPES = ("1x16x8", "8x40x520", "3x23x712", "5x7x264")
 
 
 @pytest.fixture(scope="module")
 def emulator(shared: Path) -> Emulator:
-    return build(shared, list(INSTANCES))
+    return build(shared)
 
 
 @needs_compiler
@@ -51,20 +46,25 @@ def test_every_path_is_right(number: int, emulator: Emulator, tmp_path: Path) ->
         assert wrong == "", f"{config.name} for {text}"
 
 
-@needs_compiler
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("if (k + owned >= left)", "if (false)"),  # what lies behind the end of k
-        ("stage = 0;\n                    phase ^= 1;", "stage = 0;"),
-    ],
+FAULTS = (
+    # what lies behind the end of k
+    ("if (k + owned >= left)", "if (emulator::spoilt != 1 && k + owned >= left)"),
+    ("                    phase ^= 1;", "                    if (emulator::spoilt != 2) phase ^= 1;"),
 )
-def test_a_spoilt_kernel_is_found(shared: Path, tmp_path: Path, before: str, after: str) -> None:
-    def edit(text: str) -> str:
-        return text.replace(before, after)
 
+
+@needs_compiler
+@pytest.mark.parametrize("fault", [1, 2])
+def test_a_spoilt_kernel_is_found(
+    shared: Path, tmp_path: Path, fault: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit, changed = spoiling(*FAULTS)
+    config, shapes = StreamConfig(INSTANCES[0]), [Shape.parse(text) for text in SHAPES]
     spoilt = build(shared, [INSTANCES[0]], edit)
-    assert any(spoilt.run(StreamConfig(INSTANCES[0]), Shape.parse(text), tmp_path) for text in SHAPES)
+    assert set(changed) == {before for before, _ in FAULTS}
+    assert not any(spoilt.run(config, shape, tmp_path) for shape in shapes)
+    monkeypatch.setenv("SPOILT", str(fault))
+    assert any(spoilt.run(config, shape, tmp_path) for shape in shapes)
 
 
 @pytest.mark.parametrize("instance", [stream.INSTANCES[0], stream.OTHER_INSTANCES[1]], ids=lambda i: i.name)

@@ -52,7 +52,7 @@ def exact(x: Any, weight: Any, bias: Any = None) -> Any:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_every_path_is_right(shared: Path, tmp_path: Path) -> None:
     instances = [StreamInstance(2, 2, 64, epilogue=True), StreamInstance(4, 1, 64, "bf16", epilogue=True)]
-    emulator = build(shared, instances)
+    emulator = build(shared)
     cases = (
         Case(activation="swiglu", gap=8, policy=RANDOM, repeats=2),
         Case(activation="swiglu", bias=True, policy=LATE),

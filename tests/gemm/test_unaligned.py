@@ -36,15 +36,12 @@ from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 _I = UnalignedInstance
-INSTANCES = [
-    _I("tn", 64, 64, 3), _I("tn", 128, 128, 3), _I("tn", 64, 256, 4),
-    _I("tn", 64, 128, 6),
-]  # fmt: skip
+INSTANCES = hopper_launch.UNALIGNED
 
 
 @pytest.fixture(scope="module")
 def emulator(shared: Path) -> Emulator:
-    return build(shared, list(INSTANCES))
+    return build(shared)
 
 
 @needs_compiler

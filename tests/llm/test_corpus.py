@@ -13,9 +13,9 @@ from sassafras.cli.app import app
 from sassafras.core import SassafrasError
 from sassafras.llm.corpus import write_corpus
 from sassafras.llm.kernels import kernels_of
+from tests.shared import needs
 
-for needed in ("tree_sitter", "tree_sitter_cuda", "datasketch", "identify", "ukkonen", "bm25s"):
-    pytest.importorskip(needed)
+needs("tree_sitter", "tree_sitter_cuda", "datasketch", "identify", "ukkonen", "bm25s")
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = """\

@@ -10,10 +10,11 @@ from sassafras.llm.endpoint import Endpoint, EndpointSettings
 from sassafras.llm.journal import Remembered
 from sassafras.llm.proposer import ProposerError, Request, SpendingCap
 from sassafras.llm.spending import Meter
+from tests.shared import needs
 
 from .wire import completion, serve
 
-pytest.importorskip("openai")
+needs("openai")
 
 ASK = Request(({"role": "user", "content": "say something"},), max_tokens=50, seed=3)
 

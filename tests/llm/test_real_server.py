@@ -22,8 +22,9 @@ from sassafras.llm.endpoint import Endpoint, EndpointSettings
 from sassafras.llm.journal import Remembered
 from sassafras.llm.proposer import ProposerError, Request
 from sassafras.llm.spending import Meter
+from tests.shared import needs
 
-pytest.importorskip("openai")
+needs("openai")
 
 
 def weights() -> Path | None:

@@ -8,10 +8,11 @@ import pytest
 
 from sassafras.core import SassafrasError
 from sassafras.llm.prompt import cited
+from tests.shared import needs
 
-pytest.importorskip("bm25s")
+needs("bm25s")
 
-from sassafras.llm.retrieve import Passages
+from sassafras.llm.retrieve import Passages  # noqa: E402
 
 
 @pytest.fixture

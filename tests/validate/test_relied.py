@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sassafras.sass import Instruction, Program
+from sassafras.sass import Cubin, Instruction, Program
 from sassafras.sass.control import READ_BARRIER_SHIFT, WAIT_SHIFT
 from sassafras.sass.latency import LatencyTable
 from sassafras.validate import Validator, relied
@@ -68,7 +68,8 @@ def compiled(source: str) -> bytes:
 
 def changed(cubin: bytes, i: Instruction, low: int = 0, high: int = 0, clear: int = 0) -> bytes:
     """The cubin with bits of an instruction's words flipped, and bits of the upper one cleared."""
-    at = Program.parse(cubin).function().text_offset + i.offset
+    (entry,) = Cubin.parse(cubin).entries.values()
+    at = entry.text.offset + i.offset
     words = (i.low ^ low).to_bytes(8, "little") + ((i.high ^ high) & ~clear).to_bytes(8, "little")
     return cubin[:at] + words + cubin[at + 16 :]
 
