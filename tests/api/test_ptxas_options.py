@@ -96,9 +96,7 @@ def test_a_wheel_for_each_release() -> None:
         ptxas_options.wheel_of("latest; rm -rf")
 
 
-def test_a_choice_on_the_model_is_saved_and_loaded(
-    space: ptx.PtxSpace, tmp_path: Path
-) -> None:
+def test_a_choice_on_the_model_is_saved_and_loaded(space: ptx.PtxSpace, tmp_path: Path) -> None:
     from sassafras.timing_model import ModelDevice
 
     workload = load("suite:softmax")
