@@ -15,7 +15,7 @@ from sassafras.frontend import ptx, ptxas_options
 from sassafras.frontend._ptxas import assemble
 from sassafras.frontend.ptx import PtxMove, PtxState
 from sassafras.frontend.ptxas_options import PtxasOptions
-from sassafras.sass import Program
+from sassafras.sass import Cubin, Program
 from sassafras.targets import load
 
 
@@ -56,9 +56,21 @@ def test_an_option_changes_the_code_it_should(space: ptx.PtxSpace) -> None:
     made = space.build(PtxState(PtxasOptions(load_cache="cg"))).kernel
     text = [i.opcode for i in Program.parse(made.cubin).function().instructions]
     assert any("STRONG.GPU" in t for t in text if t.startswith("LDG"))
-    few = space.build(PtxState(PtxasOptions(max_registers=32))).kernel
-    assert Program.parse(few.cubin).function().registers <= 32
     assert made.meta["ptxas_flags"] == ["--def-load-cache=cg"]
+
+
+def test_a_limit_of_registers_counts_where_the_entry_bounds_no_block() -> None:
+    workload = load("suite:gemv_int8")
+    made = ptx.of(workload, workload.case(), "sm_90a", bundled())
+
+    def used(text: str, limit: int | None) -> int:
+        space = ptx.PtxSpace(made.kernel, text, bundled(), made.base_flags)
+        kernel = space.build(PtxState(PtxasOptions(opt_level=2, max_registers=limit))).kernel
+        return Cubin.parse(kernel.cubin).entries[kernel.name].registers
+
+    free = made.ptx.replace(".reqntid 128", "")
+    assert used(free, 40) <= 40 < used(free, None)
+    assert used(made.ptx, 40) == used(made.ptx, None) > 40  # docs/concepts/search-space.md says so
 
 
 def test_no_option_touches_numerics() -> None:

@@ -225,6 +225,8 @@ DYNAMIC = LOOP.replace(".visible", ".extern .shared .align 16 .b8 s[]; .visible"
         (LOOP, [Cache(0, "wt")], "does not go with this access"),
         (LOOP, [Cache(1, "ca")], "does not go with this access"),
         (LOOP, [Cache(0, "nc")], "does not go with this access"),
+        (LOOP.replace("ld.global", "ld.global.cg"), [Cache(0, "ca")], "does not go with this access"),
+        (LOOP.replace("st.global", "st.global.wt"), [Cache(1, "cs")], "does not go with this access"),
         (LOOP, [Cache(2, "cg")], "no such access"),
         (LOOP, [PrefetchSize(1, "L2::64B")], "does not go with this access"),
         (LOOP, [L2Policy(0, "evict_never")], "does not go with this access"),

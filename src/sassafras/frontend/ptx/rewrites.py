@@ -194,16 +194,18 @@ class Cache(OfAccess):
     """A cache operator (``ca``, ``cg``, ``cs``, ``wb``, ``wt``) or an eviction priority (``L1::evict_last``).
     Both are hints that leave the memory model alone; they exclude each other.
 
-    `cp.async` takes operators only, and ``cg`` only for 16 bytes. L2's priorities by qualifier need sm_100;
-    see `L2Policy`.
+    An operator that the source wrote stays: a program may rely on it. `cp.async` takes operators only, and
+    ``cg`` only for 16 bytes. L2's priorities by qualifier need sm_100; see `L2Policy`.
     """
 
     @classmethod
     def values(cls, entry: Entry, access: Access) -> tuple[str, ...]:
-        found = (*(LOAD_OPERATORS if access.kind == "ld" else STORE_OPERATORS), *EVICTIONS[1:])
         if access.kind == "cp.async":
-            found = ("ca", "cg") if access.width == 16 else ()
-        return tuple(v for v in found if v not in (access.operator, access.eviction))
+            return tuple(v for v in ("ca", "cg") if access.width == 16 and v != access.operator)
+        if access.operator:
+            return ()
+        operators = LOAD_OPERATORS if access.kind == "ld" else STORE_OPERATORS
+        return tuple(v for v in (*operators, *EVICTIONS[1:]) if v != access.eviction)
 
     def qualifiers(self) -> Mapping[str, str]:
         priority = self.value in EVICTIONS
