@@ -108,11 +108,26 @@ def test_refusals_say_why() -> None:
         made.build(bad)
     stand_in = made.candidate(bad)
     assert "lu does not go" in stand_in.recipe["refused"] and stand_in.digest == made.candidate(bad).digest
-    with pytest.raises(CompileError, match=r"Insufficient registers|register"):
+    with pytest.raises(CompileError, match="Insufficient registers"):
         space("gemm_leakyrelu").build(PtxState(rewrites=(Registers("maxnreg", 32),)))
+    text = made.ptx.replace("ret;", "nothing;")
+    broken = [ptx.PtxSpace(made.kernel, text, [releases()[min(releases())]]) for _ in range(2)]
+    said = [one.candidate(PtxState(PtxasOptions(opt_level=1))).recipe["refused"] for one in broken]
+    assert said[0] == said[1] and "kernel.ptx, line" in said[0]
     header = space("paged_decode").entry.loops[0]
     with pytest.raises(CompileError, match=r"needs ptxas 13[.]0 or newer, not 12"):
         space("paged_decode").build(PtxState(rewrites=(Frequency(header, 9),)))
+
+
+def test_without_the_frontends_own_ptxas_others_serve() -> None:
+    needs_cuda_13()
+    made = space("kv_append")
+    other = ptx.PtxSpace(made.kernel, made.ptx, [releases()["13"]], made.base_flags)
+    move = other.sample(other.start(), np.random.default_rng(0))
+    assert move is not None and move.axis == "ptxas", "the only way on"
+    assert other.candidate(other.apply(other.start(), move)).kernel.meta["ptxas"].startswith("13.")
+    refused = other.candidate(PtxState(PtxasOptions(opt_level=1))).recipe["refused"]
+    assert "own ptxas 12" in refused and "was not found" in refused
 
 
 def test_registers_that_a_kernel_redistributes_stay() -> None:

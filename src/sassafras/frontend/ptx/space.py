@@ -25,7 +25,6 @@ from sassafras.core import (
     CubinError,
     Kernel,
     SassafrasError,
-    ToolMissing,
     Workload,
 )
 from sassafras.frontend._ptxas import assemble, ptxas_version
@@ -195,8 +194,8 @@ class PtxSpace:
         nothing is measured twice.
 
         Raises:
-            CompileError: a rewrite is not legal here, ptxas refused it, or it could not be launched.
-            ToolMissing: the state needs a ptxas that is not here.
+            CompileError: a rewrite is not legal here, ptxas refused it or is not here, or it could not be
+                launched.
         """
         if state not in self._built:
             try:
@@ -226,6 +225,8 @@ class PtxSpace:
     def refusal(self, state: PtxState) -> str:
         """Why a state is refused before ptxas sees it; empty for nothing."""
         version = self.version(state.options)
+        if not state.options.ptxas and not self._own_path and state != PtxState():
+            return f"the frontend's own ptxas {version} was not found: pass its path in tools"
         for one in state.rewrites:
             if one.needs >= (9, 0) and not _cuda_13(version):
                 return f"{one.describe()} needs ptxas 13.0 or newer, not {version}"
@@ -234,15 +235,11 @@ class PtxSpace:
         return refusal(self.entry, state.rewrites, self.kernel.threads)
 
     def _assembled(self, state: PtxState) -> Candidate:
-        tool = state.options.ptxas or self._own_path
-        if not tool:
-            raise ToolMissing(
-                f"the frontend's own ptxas {self.own_version} was not found", hint="pass its path in tools"
-            )
         if why := self.refusal(state):
             raise CompileError(why)
         text = write(self.entry, state.rewrites, self.kernel.threads)
         kernel, flags = self.kernel, (*self.base_flags, *state.options.flags())
+        tool = state.options.ptxas or self._own_path
         data = assemble(text, kernel.arch, tool, flags=flags, where=kernel.name)
         for one in state.rewrites:
             if isinstance(one, EntryName):
