@@ -57,9 +57,9 @@ class Bench:
 
 def test_a_search_is_judged_by_results_and_kept(tmp_path: Path) -> None:
     bench, store = Bench(), tmp_path / "s.sqlite"
-    given: dict[str, Any] = {"space": "ptx", "budget": "25e", "store": store}
+    given: dict[str, Any] = {"space": "ptx", "budget": "12e", "store": store}
     result = sassafras.optimize(KERNEL, device=bench, out=tmp_path, **given)
-    assert result.strategy == "guided" and result.improved and 1 < len(set(bench.ran)) <= 25
+    assert result.strategy == "guided" and result.improved and 1 < len(set(bench.ran)) <= 12
     assert result.recipe["space"] == "ptx" and "nothing is proved" in result.summary()
     assert result.kernel.name == result.baseline.name and result.failed_after_validation == 0
     (file,) = tmp_path.glob("*.json")
@@ -71,7 +71,7 @@ def test_a_search_is_judged_by_results_and_kept(tmp_path: Path) -> None:
     made, note = load_choice(file, space_of)  # the baseline of a schedule search
     assert made.digest == result.kernel.digest and note.startswith("baseline: ptxas")
     again = sassafras.optimize(KERNEL, device=Bench(), **given)
-    assert again.from_store or again.replayed == again.evaluations == 25, "a seed gives the same search"
+    assert again.from_store or again.replayed == again.evaluations == 12, "a seed gives the same search"
     assert again.kernel.digest == result.kernel.digest
 
 
@@ -95,10 +95,10 @@ def test_what_a_program_may_load_is_kept_with_its_grounds(tmp_path: Path) -> Non
 
 def test_the_timing_model_takes_candidates_for_programs(tmp_path: Path) -> None:
     result = sassafras.optimize(
-        KERNEL, device="model", space="ptx", strategy="anneal", budget="5e", store=False, check=False
+        KERNEL, device="model", space="ptx", strategy="anneal", budget="3e", store=False, check=False
     )
-    assert result.modelled and result.evaluations == 5 and result.device.endswith("between programs")
-    assert set(result.verdicts) <= {"modelled", "compile_error"} and result.verdicts["modelled"] > 1
+    assert result.modelled and result.evaluations == 3 and result.device.endswith("between programs")
+    assert set(result.verdicts) <= {"modelled", "compile_error"} and result.verdicts["modelled"] >= 1
     assert any("nothing was run or checked" in text for text in result.notes)
 
 
