@@ -64,7 +64,7 @@ def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
     import sassafras
     from sassafras.api import ptxas_options
     from sassafras.core import SassafrasError
-    from sassafras.frontend import ptxas_options as compilers
+    from sassafras.frontend import ptx
     from sassafras.jobs.opening import DEFAULT_ARCH, open_device
     from sassafras.targets import load
 
@@ -82,7 +82,7 @@ def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
             arch = getattr(device, "arch", None) or DEFAULT_ARCH
             try:
                 if stage == "knobs":
-                    found = ptxas_options.choose(compilers.of(workload, case, arch), workload, case, device)
+                    found = ptxas_options.choose(ptx.of(workload, case, arch), workload, case, device)
                     choice = found.save(folder)
                     row |= {"ptxas": found.ptxas, "settings": found.settings} | _interval(found)
                 elif stage == "identity":

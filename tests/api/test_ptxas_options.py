@@ -11,9 +11,11 @@ import pytest
 from sassafras.api.ptxas_options import choose
 from sassafras.api.ptxas_options import load as load_choice
 from sassafras.core import CompileError, SassafrasError, Space
-from sassafras.frontend import ptxas_options
-from sassafras.frontend.ptxas_options import PtxasOptionMove, PtxasOptions
-from sassafras.sass import Program
+from sassafras.frontend import ptx, ptxas_options
+from sassafras.frontend._ptxas import assemble
+from sassafras.frontend.ptx import PtxMove, PtxState
+from sassafras.frontend.ptxas_options import PtxasOptions
+from sassafras.sass import Cubin, Program
 from sassafras.targets import load
 
 
@@ -24,39 +26,51 @@ def bundled() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def space() -> ptxas_options.PtxasOptionSpace:
+def space() -> ptx.PtxSpace:
     workload = load("suite:softmax")
-    return ptxas_options.of(workload, workload.case(), "sm_90a", bundled())
+    return ptx.of(workload, workload.case(), "sm_90a", bundled())
 
 
-def test_start_is_the_frontends_own_kernel(space: ptxas_options.PtxasOptionSpace) -> None:
+def test_start_is_the_frontends_own_kernel(space: ptx.PtxSpace) -> None:
     assert isinstance(space, Space)
     assert space.candidate(space.start()).kernel.cubin == space.kernel.cubin
 
 
-def test_assembling_without_options_gives_the_same_code(space: ptxas_options.PtxasOptionSpace) -> None:
+def test_assembling_without_options_gives_the_same_code(space: ptx.PtxSpace) -> None:
     # the sweep's own check that flags and PTX are what the frontend uses
-    again = ptxas_options.assemble(space.ptx, "sm_90a", bundled()[0], flags=space.base_flags)
-    assert ptxas_options.fingerprint(again) == ptxas_options.fingerprint(space.kernel.cubin)
+    again = assemble(space.ptx, "sm_90a", bundled()[0], flags=space.base_flags)
+    assert ptx.fingerprint(again) == ptx.fingerprint(space.kernel.cubin)
 
 
-def test_every_option_is_one_that_ptxas_takes(space: ptxas_options.PtxasOptionSpace) -> None:
-    states = [s for s in space.sweep() if s.ptxas == ""]
+def test_every_option_is_one_that_ptxas_takes(space: ptx.PtxSpace) -> None:
+    states = [s for s in space.sweep() if s.options.ptxas == ""]
     found, refused = space.distinct(states)
     assert not refused
     assert 5 < len(found) < len(states)
-    assert len({ptxas_options.fingerprint(c.kernel.cubin) for c in found}) == len(found)
+    assert len({ptx.fingerprint(c.kernel.cubin) for c in found}) == len(found)
     for candidate in found:
         Program.parse(candidate.kernel.cubin)
 
 
-def test_an_option_changes_the_code_it_should(space: ptxas_options.PtxasOptionSpace) -> None:
-    made = space.candidate(PtxasOptions(load_cache="cg")).kernel
+def test_an_option_changes_the_code_it_should(space: ptx.PtxSpace) -> None:
+    made = space.build(PtxState(PtxasOptions(load_cache="cg"))).kernel
     text = [i.opcode for i in Program.parse(made.cubin).function().instructions]
     assert any("STRONG.GPU" in t for t in text if t.startswith("LDG"))
-    few = space.candidate(PtxasOptions(max_registers=32)).kernel
-    assert Program.parse(few.cubin).function().registers <= 32
     assert made.meta["ptxas_flags"] == ["--def-load-cache=cg"]
+
+
+def test_a_limit_of_registers_counts_where_the_entry_bounds_no_block() -> None:
+    workload = load("suite:gemv_int8")
+    made = ptx.of(workload, workload.case(), "sm_90a", bundled())
+
+    def used(text: str, limit: int | None) -> int:
+        space = ptx.PtxSpace(made.kernel, text, bundled(), made.base_flags)
+        kernel = space.build(PtxState(PtxasOptions(opt_level=2, max_registers=limit))).kernel
+        return Cubin.parse(kernel.cubin).entries[kernel.name].registers
+
+    free = made.ptx.replace(".reqntid 128", "")
+    assert used(free, 40) <= 40 < used(free, None)
+    assert used(made.ptx, 40) == used(made.ptx, None) > 40  # docs/concepts/search-space.md says so
 
 
 def test_no_option_touches_numerics() -> None:
@@ -67,24 +81,25 @@ def test_no_option_touches_numerics() -> None:
     assert len({state.flags() for state in states}) == len(states)
 
 
-def test_moves_are_deterministic_and_checked(space: ptxas_options.PtxasOptionSpace) -> None:
+def test_moves_are_deterministic_and_checked(space: ptx.PtxSpace) -> None:
     a = [space.sample(space.start(), np.random.default_rng(3)) for _ in range(2)]
     assert a[0] == a[1] and a[0] in space.moves(space.start())
-    assert space.apply(space.start(), PtxasOptionMove("opt_level", 2)).opt_level == 2
-    with pytest.raises(SassafrasError, match="not in this space"):
-        space.apply(space.start(), PtxasOptionMove("opt_level", 0))
+    assert space.apply(space.start(), PtxMove("opt_level", 2)).options.opt_level == 2
+    for outside in (PtxMove("opt_level", 4), PtxMove("opt_level", -1), PtxMove("fmad", 1)):
+        with pytest.raises(SassafrasError, match="not in this space"):
+            space.apply(space.start(), outside)
 
 
-def test_what_ptxas_refuses_is_reported(space: ptxas_options.PtxasOptionSpace) -> None:
-    found, refused = space.distinct([PtxasOptions(), PtxasOptions(load_cache="nonsense")])
+def test_what_ptxas_refuses_is_reported(space: ptx.PtxSpace) -> None:
+    found, refused = space.distinct([PtxState(), PtxState(PtxasOptions(load_cache="nonsense"))])
     assert len(found) == 1 and "nonsense" in refused[0]
     with pytest.raises(CompileError):
-        space.candidate(PtxasOptions(load_cache="nonsense"))
+        space.build(PtxState(PtxasOptions(load_cache="nonsense")))
 
 
 def test_registers_of_a_block_bound_the_limits() -> None:
-    assert ptxas_options.registers_at_launch(1024) == 64
-    assert ptxas_options.registers_at_launch(128) == 255
+    assert ptx.registers_at_launch(1024) == 64
+    assert ptx.registers_at_launch(128) == 255
 
 
 def test_a_wheel_for_each_release() -> None:
@@ -93,9 +108,7 @@ def test_a_wheel_for_each_release() -> None:
         ptxas_options.wheel_of("latest; rm -rf")
 
 
-def test_a_choice_on_the_model_is_saved_and_loaded(
-    space: ptxas_options.PtxasOptionSpace, tmp_path: Path
-) -> None:
+def test_a_choice_on_the_model_is_saved_and_loaded(space: ptx.PtxSpace, tmp_path: Path) -> None:
     from sassafras.timing_model import ModelDevice
 
     workload = load("suite:softmax")
@@ -117,7 +130,7 @@ def test_a_choice_on_the_model_is_saved_and_loaded(
     assert load_choice(before, lambda tools: space)[0].kernel.digest == choice.kernel.digest
 
 
-def test_a_broken_choice_is_named(space: ptxas_options.PtxasOptionSpace, tmp_path: Path) -> None:
+def test_a_broken_choice_is_named(space: ptx.PtxSpace, tmp_path: Path) -> None:
     path = tmp_path / "x.ptxas-options.json"
     path.write_text(json.dumps({"format": "something else", "ptxas": "1", "best": {}}))
     with pytest.raises(

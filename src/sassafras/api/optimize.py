@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -17,16 +17,18 @@ from sassafras.cluster.islands import IslandsJob, PoolDevice
 from sassafras.core import Budget, Device, DeviceError, Kernel, SearchError, Space, Workload
 from sassafras.cuda import ahead
 from sassafras.frontend.limit import COMPILE_SECONDS, within
-from sassafras.frontend.ptxas_options import of as ptxas_option_space
+from sassafras.frontend.ptx import of as ptx_space
+from sassafras.frontend.ptxas_options import available
 from sassafras.jobs.job import Job
 from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, open_device, opened_store
 from sassafras.jobs.rates import work_of
 from sassafras.jobs.result import Result
-from sassafras.schedule.spaces import space_of
+from sassafras.schedule.spaces import SPACES, space_of
 from sassafras.search import Progress, Strategy
 from sassafras.store import Store
 from sassafras.validate import Validator
 
+from . import ptx_search
 from .check import refuse_wrong
 from .instruction_costs import informed
 from .live import of_launch
@@ -50,6 +52,7 @@ def optimize(
     arch: str | None = None,
     ptxas: str | Path | None = None,
     ptxas_options: str | Path | None = None,
+    ptxas_controls: Sequence[str] | None = None,
     store: str | Path | Store | bool | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
@@ -87,12 +90,13 @@ def optimize(
         arch: architecture to compile for, by default the GPU's, or ``sm_90a`` on the timing model.
         ptxas: another ptxas to make the baseline with (same PTX, same flags); by default the frontend's own.
         ptxas_options: a choice that `sassafras ptxas-options` wrote: its kernel is the baseline.
+        ptxas_controls: with ``space="ptx"``: options of ptxas with a file of yours each, ``--OPTION=FILE``.
         store: path or `Store`; None for the default path, False for none.
         out: folder to write the winner's cubin and JSON to, or None.
         fresh: start over even if the store holds this search.
         space: ``"swaps"`` (the default), ``"control"``, ``"renaming"`` or ``"blocks"`` (`schedule.spaces`),
-            or what makes the space to search from the baseline kernel; the named ones take the strategy's
-            `space_options` if it has any.
+            ``"ptx"`` (`frontend.ptx`: nothing is proved, results are compared bitwise), or what makes the
+            space to search from the baseline kernel; the named ones take the strategy's `space_options`.
         cluster: search on every GPU of a Ray cluster, an independent search each (``"auto"`` or
             ``HOST:PORT``; see `docs/guides/cluster.md`); with ``device="model"`` on every CPU.
         workers: how many of them to use, by default all.
@@ -117,6 +121,12 @@ def optimize(
         protocol = search.preset(preset)
         strategy, settings = protocol.strategy, {**protocol.settings, **(settings or {})}
         budget = budget or protocol.budget
+    if isinstance(space, str) and space not in (*SPACES, "ptx"):
+        raise SearchError(f"there is no space {space!r}", hint=f"one of {', '.join(SPACES)}, ptx")
+    if space == "ptx":
+        ptx_search.check_asked(ptxas_options, cluster)
+    elif ptxas_controls:
+        raise SearchError("controls are for --space ptx and ptxas-options", hint=f"not for {space!r}")
     if strategy is None:
         strategy = "guided" if space is None or isinstance(space, str) else "anneal"
     chosen = search.get(strategy, settings)
@@ -136,6 +146,7 @@ def optimize(
             opened = PoolDevice(pool)
         else:
             opened = open_device(device, arch)
+        opened = ptx_search.device_for(opened) if space == "ptx" else opened
         stack.enter_context(closing(opened))
         workload = load_workload(target)  # after the device, whose processes import meanwhile
         which = workload.case(case)
@@ -155,17 +166,23 @@ def optimize(
             )
         else:
             made_by, note = load_ptxas_options(
-                ptxas_options, lambda tools: ptxas_option_space(workload, which, chosen_arch, tools)
+                ptxas_options, lambda tools: ptx_space(workload, which, chosen_arch, tools)
             )
             baseline, notes = made_by.kernel, (note,)
         options = getattr(chosen, "space_options", {})
-        if space is None or isinstance(space, str):
+        make: Callable[[Kernel], Space[Any, Any]]
+        if space == "ptx":
+            tools = None if ptxas is None else [str(ptxas), *available()]
+            make = partial(ptx_space, workload, which, baseline.arch, tools, ptxas_controls or ())
+        elif space is None or isinstance(space, str):
             make = space_of(space or "swaps", Validator, asked_by_name=arch is not None, **options)
         else:
             make = space
         if getattr(chosen, "informed", False):
             make = informed(make, workload, which)
-        kind = Job if pool is None else partial(IslandsJob, pool=pool, make_space=make)
+        kind: Callable[..., Job] = Job if pool is None else partial(IslandsJob, pool=pool, make_space=make)
+        if space == "ptx":
+            kind = partial(ptx_search.PtxJob, judge=ptx_search.PtxJudge(opened, baseline))
         job = kind(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
         job.began = began if pool is None else None  # an island's budget is its search's
         result = job.stored_result(fresh)

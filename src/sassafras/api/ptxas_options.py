@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections.abc import Callable, Sequence
@@ -9,13 +10,14 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import Candidate, Case, Device, DeviceError, Kernel, SassafrasError, Workload, beats
+from sassafras.core import Candidate, Case, Device, Kernel, Redrawing, SassafrasError, Workload, beats
 from sassafras.core.errors import reason
-from sassafras.frontend.ptxas_options import PtxasOptions, PtxasOptionSpace, fetch
+from sassafras.frontend.ptx import PtxSpace, PtxState
+from sassafras.frontend.ptxas_options import PtxasOptions, controls_digest, fetch
 from sassafras.sass import Cubin
-from sassafras.timing_model import ModelDevice
-from sassafras.timing_model.draws import LAST_MOST, Draws, DrawSet, redraw
 from sassafras.timing_model.evidence import correlation, refusal
+
+from .ptx_search import device_for
 
 #: quick looks at each candidate, and how many of the best are measured in fresh processes
 LOOKS, FINALISTS = 3, 3
@@ -102,8 +104,9 @@ class PtxasOptionChoice:
             if f.name == "kernel":
                 out["digest"] = value.digest
             elif f.name == "best":
-                named = {x.name: getattr(value, x.name) for x in fields(value) if x.name != "ptxas"}
-                out["best"] = {k: v for k, v in named.items() if v is not None}
+                out["best"] = value.given()
+                if value.controls is not None:
+                    out["controls"] = controls_digest(value.controls)
             elif f.name == "rows":
                 out["rows"] = [{x.name: getattr(r, x.name) for x in fields(r)} for r in value]
             else:
@@ -119,7 +122,7 @@ class PtxasOptionChoice:
 
 
 def choose(
-    space: PtxasOptionSpace,
+    space: PtxSpace,
     workload: Workload,
     case: Case,
     device: Device,
@@ -132,24 +135,23 @@ def choose(
         space: the kernels.
         workload, case: what they compute.
         device: opened here; `CudaDevice` measures, `ModelDevice` models.
-        settings: which ones; None: `PtxasOptionSpace.sweep`.
+        settings: which ones; None: `PtxSpace.sweep`.
         say: called with a line of text now and then.
 
     Raises:
         DeviceError, CompileError: as the device and ptxas raise them for the frontend's own kernel.
     """
-    say = say or (lambda text: None)
-    tried = list(settings) if settings is not None else list(space.sweep())
+    say, device = say or (lambda text: None), device_for(device)
+    tried = list(settings) if settings is not None else [each.options for each in space.sweep()]
     if PtxasOptions() not in tried:
         tried.insert(0, PtxasOptions())
     say(f"assembling {len(tried)} settings")
-    found, refused = space.distinct(tried)
-    judge = _Judge(space, workload, case, device, {each.flags(): each for each in tried})
+    found, refused = space.distinct([PtxState(each) for each in tried])
+    judge = _Judge(space, workload, case, device)
     say(f"judging {len(found)} distinct kernels")
     judge.all(found)
     pairs = _pairs(judge.fastest(COMBINED))
-    judge.known |= {each.flags(): each for each in pairs}
-    more, also = space.distinct(pairs)
+    more, also = space.distinct([PtxState(each) for each in pairs])
     judge.all([c for c in more if c.digest not in judge.rows])
     refused += also
     tried += pairs
@@ -173,26 +175,15 @@ def choose(
 
 
 class _Judge:
-    def __init__(
-        self,
-        space: PtxasOptionSpace,
-        workload: Workload,
-        case: Case,
-        device: Device,
-        known: dict[tuple[str, ...], PtxasOptions],
-    ) -> None:
-        self.space, self.workload, self.case, self.device, self.known = space, workload, case, device, known
+    def __init__(self, space: PtxSpace, workload: Workload, case: Case, device: Device) -> None:
+        self.space, self.device = space, device
         self.rows: dict[str, PtxasOptionRow] = {}
         self.made: dict[str, Candidate] = {}
-        self.own = space.candidate(PtxasOptions())
-        self._cycles = 0.0
+        self.own = space.build(PtxState())
+        device.open(workload, case, self.own.kernel)
 
     def all(self, candidates: Sequence[Candidate]) -> None:
         """A row for each."""
-        if not self.device.modelled:
-            self.device.open(self.workload, self.case, self.own.kernel)
-        elif not self._cycles:
-            self._cycles = self._model(self.own.kernel)
         for candidate in candidates:
             self.made[candidate.digest] = candidate
             self.rows[candidate.digest] = self._one(candidate)
@@ -201,25 +192,14 @@ class _Judge:
         recipe = candidate.recipe
         registers = Cubin.parse(candidate.kernel.cubin).entries[candidate.kernel.name].registers
         row = PtxasOptionRow(str(recipe["ptxas"]), tuple(recipe["flags"]), "", None, registers)
-        if self.device.modelled:
-            try:
-                return replace(row, verdict="modelled", speedup=self._cycles / self._model(candidate.kernel))
-            except SassafrasError as error:
-                return replace(row, verdict="unsupported", detail=str(error))
         looks = []
-        for _ in range(LOOKS):
+        for _ in range(1 if self.device.modelled else LOOKS):
             outcome = self.device.run(candidate)
             if outcome.cost is None:
                 return replace(row, verdict=str(outcome.verdict), detail=outcome.detail)
             looks.append(1 / outcome.cost)
-        return replace(row, verdict="correct", speedup=statistics.median(looks))
-
-    def _model(self, kernel: Kernel) -> float:
-        self.device.open(self.workload, self.case, kernel)
-        cycles = getattr(self.device.run(Candidate(kernel)), "cycles", None)
-        if cycles is None:
-            raise DeviceError("not modelled", where=kernel.name)
-        return float(cycles)
+        verdict = "modelled" if self.device.modelled else "correct"
+        return replace(row, verdict=verdict, speedup=statistics.median(looks))
 
     def fastest(self, count: int) -> list[PtxasOptions]:
         """Settings of the fastest kernels that beat the frontend's own."""
@@ -229,50 +209,34 @@ class _Judge:
     def setting(self, candidate: Candidate) -> tuple[PtxasOptions, str]:
         """The options that made a candidate, and the ptxas release."""
         version = str(candidate.recipe["ptxas"])
-        return replace(self.known[tuple(candidate.recipe["flags"])], ptxas=self.space.tools[version]), version
+        return PtxState.from_json(candidate.recipe, self.space.tools[version]).options, version
 
     def final(self, say: Callable[[str], None]) -> tuple[Candidate, dict[str, Any]]:
         """The best one, and what it was measured at."""
         able = [(r.speedup, d) for d, r in self.rows.items() if r.speedup is not None and r.speedup > 1.0]
         able = [x for x in sorted(able, reverse=True) if x[1] != self.own.digest]
-        if isinstance(self.device, ModelDevice):
-            return self._redrawn(self.device, [digest for _, digest in able[:FINALISTS]], say)
-        if self.device.modelled:
-            if not able:
-                return self.own, {"speedup": 1.0}
-            return self.made[able[0][1]], {"speedup": able[0][0]}
+        device: Any = self.device
+        if device.modelled and not isinstance(device, Redrawing):
+            best = self.made[able[0][1]] if able else self.own
+            return best, {"speedup": self.rows[best.digest].speedup if able else 1.0}
+        finalists = [self.made[digest] for _, digest in able[:FINALISTS]]
+        how: dict[str, Any] = {"processes": 3, "cold_l2": False}
+        if device.modelled:  # (draws that nothing was selected on)
+            finalists, how = sorted(finalists, key=lambda one: device.look(one, 0).cost)[:1], {}
         measured = []
-        for _, digest in able[:FINALISTS]:
-            say(f"measuring {self.rows[digest].ptxas} {' '.join(self.rows[digest].flags)} in fresh processes")
-            outcome = self.device.remeasure(self.made[digest], processes=3, cold_l2=False)  # type: ignore[attr-defined]
-            if outcome.verdict.ok and beats(outcome):
-                measured.append((outcome.speedup, digest, outcome))
+        for candidate in finalists:
+            row = self.rows[candidate.digest]
+            say(
+                f"{row.ptxas} {' '.join(row.flags)} "
+                + ("on fresh draws" if not how else "in fresh processes")
+            )
+            outcome = device.remeasure(candidate, **how)
+            if outcome.cost is not None and beats(outcome):
+                measured.append((1 / outcome.cost, candidate, outcome))
         if not measured:
             return self.own, {"speedup": 1.0}
-        speedup, digest, outcome = max(measured, key=lambda x: x[0])
-        return self.made[digest], _figures(speedup, outcome)
-
-    def _redrawn(
-        self, device: ModelDevice, finalists: Sequence[str], say: Callable[[str], None]
-    ) -> tuple[Candidate, dict[str, Any]]:
-        """The finalist that is best on draws of its own set, if others put it beyond the null."""
-        say("modelling the finalists on fresh draws")
-
-        def draws_of(candidate: Candidate) -> Draws:
-            device.open(self.workload, self.case, candidate.kernel)
-            return device.draws
-
-        own, drawn = draws_of(self.own), {digest: draws_of(self.made[digest]) for digest in finalists}
-        if drawn:
-            best = min(drawn, key=lambda d: float(drawn[d].baseline(DrawSet.CHOICE, 0, LAST_MOST).mean()))
-            new = redraw(
-                lambda a, b: own.baseline(DrawSet.REPORT, a, b),
-                lambda a, b: drawn[best].baseline(DrawSet.REPORT, a, b),
-                lambda a, b: own.baseline(DrawSet.NULL, a, b),
-            )
-            if beats(new):
-                return self.made[best], _figures(new.ratio, new)
-        return self.own, {"speedup": 1.0}
+        speedup, candidate, outcome = max(measured, key=lambda x: x[0])
+        return candidate, _figures(speedup, outcome)
 
 
 def _figures(ratio: float, outcome: Any) -> dict[str, float]:
@@ -290,41 +254,33 @@ def _figures(ratio: float, outcome: Any) -> dict[str, float]:
 def _pairs(settings: Sequence[PtxasOptions]) -> list[PtxasOptions]:
     """The options of each two settings together, where they do not contradict one another."""
     out: list[PtxasOptions] = []
-    for n, a in enumerate(settings):
-        for b in settings[n + 1 :]:
-            both: dict[str, Any] = {}
-            clash = False
-            for f in fields(PtxasOptions):
-                x, y = getattr(a, f.name), getattr(b, f.name)
-                if f.name == "ptxas":
-                    both[f.name] = x  # the faster one's
-                    continue
-                clash = clash or (x is not None and y is not None and x != y)
-                both[f.name] = x if x is not None else y
-            if not clash and PtxasOptions(**both) not in (*settings, *out):
-                out.append(PtxasOptions(**both))
+    for a, b in itertools.combinations(settings, 2):
+        x, y = a.given(), b.given()
+        both = PtxasOptions(a.ptxas, **{**y, **x})  # under the faster one's ptxas
+        if all(x[name] == y[name] for name in x.keys() & y.keys()) and both not in (*settings, *out):
+            out.append(both)
     return out
 
 
-def load(
-    path: str | Path, space_of: Callable[[Sequence[str] | None], PtxasOptionSpace]
-) -> tuple[Candidate, str]:
+def load(path: str | Path, space_of: Callable[[Sequence[str] | None], PtxSpace]) -> tuple[Candidate, str]:
     """The kernel that a saved choice names, assembled again, and a line that says so.
 
     Args:
-        path: what `PtxasOptionChoice.save` wrote.
+        path: what `PtxasOptionChoice.save` wrote, or the JSON file of `optimize --space ptx`.
         space_of: makes the space from the ptxas programs to use (None: all that are found).
 
     Raises:
-        SassafrasError: the file is no such choice, or its ptxas is not at hand.
+        SassafrasError: the file is no such choice, its ptxas is not at hand, or a file for ptxas has changed.
     """
     file = Path(path)
     try:
         data = json.loads(file.read_text())
-        version, best = data["ptxas"], data["best"]
+        if (recipe := data.get("recipe", {})).get("space") == "ptx":
+            data = {**recipe, "best": recipe["options"], "format": FORMAT}
+        version, best, rewrites = data["ptxas"], data["best"], data.get("rewrites", [])
         if data.get("format") not in (FORMAT, OLD_FORMAT) or not isinstance(best, dict):
             raise ValueError("it is of another format")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SassafrasError(
             f"cannot read a choice of ptxas options: {reason(error)}",
             where=str(file),
@@ -336,8 +292,10 @@ def load(
             space = space_of([str(fetch(version))])
         except SassafrasError as error:
             raise SassafrasError(f"ptxas {version} is not here: {error}", where=str(file)) from None
-    unknown = set(best) - {f.name for f in fields(PtxasOptions)}
-    if unknown:
-        raise SassafrasError(f"unknown ptxas options {sorted(unknown)}", where=str(file))
-    made = space.candidate(PtxasOptions(ptxas=space.tools[version], **best))
-    return made, f"baseline: ptxas {version} {' '.join(made.recipe['flags'])}".rstrip()
+    try:
+        state = PtxState.from_json({"options": best, "rewrites": rewrites}, space.tools[version])
+    except SassafrasError as error:
+        raise SassafrasError(error.what, where=str(file)) from None
+    if (controls := state.options.controls) is not None and controls_digest(controls) != data.get("controls"):
+        raise SassafrasError(f"the file of {controls} has changed", where=str(file))
+    return space.build(state), f"baseline: {state.describe(version)}"

@@ -163,13 +163,14 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What is verified, beside which original, and where it came from in words."""
+    """What is verified, beside which original, where it came from in words, why nothing is proved of it."""
 
     workload: Workload
     case: Case
     original: Kernel
     tuned: Kernel
     origin: str
+    unproved: str = ""
 
     @property
     def candidate(self) -> Candidate:
@@ -215,7 +216,8 @@ def _subject(
         if not path.is_file():
             raise SassafrasError("no such cubin", where=str(path))
         tuned, origin = original.with_cubin(path.read_bytes()), path.name
-    return _Subject(workload, which, original, tuned, origin)
+    grounds = "" if winner is None else str(winner.facts.get("validator", ""))
+    return _Subject(workload, which, original, tuned, origin, grounds if grounds.startswith("none") else "")
 
 
 def _reading(store: Any) -> AbstractContextManager[Store]:
@@ -246,6 +248,8 @@ def _prove(subject: _Subject) -> VerificationStep:
     original, tuned = subject.original, subject.tuned
     if launch_key(tuned) != launch_key(original):
         return VerificationStep(PROOF, "failed", "its launch facts differ from the original's")
+    if subject.unproved:
+        return VerificationStep(PROOF, "not done", subject.unproved)
     report = Validator(original.cubin, original.name).check(tuned.cubin)
     if report.ok:
         same = (

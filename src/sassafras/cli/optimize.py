@@ -28,8 +28,10 @@ def command(
     ptxas_options: Annotated[
         Path | None, typer.Option(help="Use the baseline that `sassafras ptxas-options` wrote to this file.")
     ] = None,
+    ptxas_controls: options.PtxasControls = None,
     space: Annotated[
-        str, typer.Option(help="Search space: swaps (order and stall counts), control, renaming or blocks.")
+        str,
+        typer.Option(help="Search space: swaps (order and stall counts), control, renaming, blocks or ptx."),
     ] = "swaps",
     device: options.Device = "auto",
     strategy: Annotated[

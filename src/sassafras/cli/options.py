@@ -33,6 +33,10 @@ StorePath = Annotated[
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")]
 Cluster = Annotated[str | None, typer.Option(help="Search on all GPUs of a Ray cluster: auto, or HOST:PORT.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Number of workers to use [default: all].")]
+PtxasControls = Annotated[
+    list[str] | None,
+    typer.Option(help="Also try this option of ptxas with a file of yours, --OPTION=FILE; repeatable."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result line only.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Program = Annotated[

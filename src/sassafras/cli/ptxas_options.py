@@ -24,6 +24,7 @@ def command(
             help="Download these releases of ptxas from the package registry first: 12.9.86,13.5.37."
         ),
     ] = "",
+    ptxas_controls: options.PtxasControls = None,
     out: Annotated[Path, typer.Option(help="Folder to write the choice to.")] = Path("sassafras-out"),
     rows: Annotated[int, typer.Option(min=1, help="Number of rows to print, fastest first.")] = 12,
     json: options.Json = False,
@@ -35,15 +36,15 @@ def command(
     """
     from sassafras.api import optimize
     from sassafras.api.ptxas_options import choose
-    from sassafras.frontend import ptxas_options as space
+    from sassafras.frontend import ptx, ptxas_options
 
     folder(out)
     for version in filter(None, fetch.split(",")):
-        note(f"ptxas {version}: {space.fetch(version).parent.name}")
+        note(f"ptxas {version}: {ptxas_options.fetch(version).parent.name}")
     workload = optimize.load_workload(target)
     which = workload.case(case)
     with closing(optimize.open_device(device, arch)) as opened:
-        made = space.of(workload, which, arch or opened.arch)
+        made = ptx.of(workload, which, arch or opened.arch, controls=ptxas_controls or ())
         choice = choose(made, workload, which, opened, say=note)
     path = choice.save(out)
     if json:

@@ -55,7 +55,8 @@ def assemble(ptx: str, arch: str, ptxas: str, *, flags: Sequence[str] = (), wher
         except OSError as error:
             raise ToolMissing(f"cannot run ptxas: {reason(error)}", where=ptxas) from error
         if done.returncode != 0:
-            message = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
+            message = (done.stderr or done.stdout).replace(f"{folder}/", "").strip()
+            message = message or f"exit status {done.returncode}"
             raise CompileError(
                 f"ptxas {ptxas_version(ptxas)} refused the PTX: {message}", where=where or None
             )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -85,7 +85,10 @@ class Job:
         run_id: the run in the store, once begun.
         final: the outcome that the result stands on.
         failed_later: verdicts of approved candidates that failed after the search.
+        grounds: what a winner of a `judge` rests on, kept with it.
     """
+
+    grounds: ClassVar[str] = "none: a rewritten source, judged by results on fresh inputs"
 
     workload: Workload
     case: Case
@@ -393,7 +396,7 @@ class Job:
         if self.judge is None:
             grounds: dict[str, Any] = {"validator": "legal", "rules": VALIDATOR_RULES}
         else:
-            grounds = {"validator": "none: a rewritten source, judged by results on fresh inputs"}
+            grounds = {"validator": self.grounds}
         candidate = Candidate(result.kernel, result.recipe)
         facts = {
             **grounds,

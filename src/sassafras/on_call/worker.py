@@ -42,7 +42,7 @@ from sassafras.evaluate.gpu.protocol import WORKER
 from sassafras.frontend._ptxas import assemble, ptxas_version
 from sassafras.frontend.captured.files import Captured, CapturedVariant, read
 from sassafras.frontend.captured.workloads import workload
-from sassafras.frontend.ptxas_options import PtxasOptionSpace, fingerprint
+from sassafras.frontend.ptx import PtxSpace, fingerprint
 from sassafras.frontend.triton import bundled_ptxas
 from sassafras.jobs.confirm import remeasure
 from sassafras.store import Store
@@ -155,8 +155,8 @@ class CallWorker:
             if fingerprint(assemble(ptx, own.arch, tool, flags=flags)) != fingerprint(own.cubin):
                 return own, ""  # made by another ptxas, or under other flags
             named = replace(own, meta={**own.meta, "ptxas": ptxas_version(tool)})
-            space = PtxasOptionSpace(named, ptx, [tool], flags)
-            settings = [each for each in space.sweep() if not each.ptxas]
+            space = PtxSpace(named, ptx, [tool], flags)
+            settings = [each.options for each in space.sweep() if not each.options.ptxas]
             if limit is not None:
                 settings = settings[: limit // 2]
             choice = choose(space, found, found.case(), self._device, settings)

@@ -1,0 +1,379 @@
+"""`PtxSpace`: what ptxas makes of one PTX under small rewrites, options and releases.
+
+ptxas rewrites the whole kernel, so the validator does not apply between two of its outputs: a candidate is
+judged as a compiler's output is, by results on the device, bitwise against the unmodified kernel's. The best
+of it is the baseline that a schedule search has to beat.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sassafras.core import (
+    Candidate,
+    Case,
+    CompileError,
+    CubinError,
+    Kernel,
+    SassafrasError,
+    Workload,
+)
+from sassafras.frontend._ptxas import assemble, ptxas_version
+from sassafras.frontend.ptxas_options import PtxasOptions, available, controls_digest
+from sassafras.sass import Cubin
+
+from . import names
+from .axes import Axis, option_axes, rewrite_axes
+from .reader import Entry
+from .rewrites import EntryName, Rewrite, from_json, redistributes, refusal, write
+
+#: draws of a move whose state is not refused at once
+_DRAWS = 32
+#: bytes of shared memory that a block may have (sm_90)
+_MOST_SHARED = 232448
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PtxState:
+    """What is changed: nothing, for the frontend's own kernel.
+
+    Attributes:
+        options: of ptxas.
+        rewrites: of the PTX, sorted, one a slot.
+    """
+
+    options: PtxasOptions = dataclasses.field(default_factory=PtxasOptions)
+    rewrites: tuple[Rewrite, ...] = ()
+
+    def describe(self, version: str) -> str:
+        """``ptxas 13.0.88 --opt-level=2; .maxnreg 64``."""
+        return "; ".join((self.options.describe(version), *(one.describe() for one in self.rewrites)))
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able, the ptxas program left out."""
+        return {"options": self.options.given(), "rewrites": [one.to_json() for one in self.rewrites]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], ptxas: str = "") -> PtxState:
+        """The reverse of `to_json`, under a ptxas program. Raises SassafrasError."""
+        options = dict(data.get("options", {}))
+        if unknown := set(options) - {f.name for f in dataclasses.fields(PtxasOptions)[1:]}:
+            raise SassafrasError(f"unknown ptxas options {sorted(unknown)}")
+        return cls(PtxasOptions(ptxas, **options), _sorted(map(from_json, data.get("rewrites", ()))))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PtxMove:
+    """Take one choice of an axis; 0 is the frontend's own."""
+
+    axis: str
+    choice: int
+
+
+class PtxSpace:
+    """The kernels that ptxas makes of one PTX. Implements `core.Space` and `core.Playable`.
+
+    Args:
+        kernel: what the frontend itself makes of it, the start of the space, byte for byte.
+        ptx: the text.
+        tools: other ptxas programs; None: every one that `sass.tools` finds and `installed` knows.
+        flags: the frontend's own flags, kept in front.
+        controls: options of the user's with a file each, ``--OPTION=FILE`` (`PtxasOptions.controls`).
+
+    Raises:
+        SassafrasError: the PTX is not understood, or a file of `controls` cannot be read.
+        ToolMissing: one of `tools` cannot be run.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        ptx: str,
+        tools: Sequence[str | Path] | None = None,
+        flags: Sequence[str] = (),
+        controls: Sequence[str] = (),
+    ) -> None:
+        self.kernel, self.ptx, self.base_flags = kernel, ptx, tuple(flags)
+        self.entry = Entry.read(ptx, kernel.name)
+        own = str(kernel.meta.get("ptxas", ""))
+        versions: dict[str, str] = {}
+        for path in [str(t) for t in tools] if tools is not None else available():
+            versions.setdefault(ptxas_version(path), path)
+        self.own_version = own
+        #: version -> program; the frontend's own is the empty string
+        self.tools = {own: "", **{v: p for v, p in sorted(versions.items()) if v != own}}
+        self._own_path = versions.get(own, "")
+        #: option with a file -> the file's digest
+        self.controls = {each: controls_digest(each) for each in controls}
+        shared, new = kernel.shared_bytes, any(_cuda_13(version) for version in self.tools)
+        self.axes = {
+            one.name: one
+            for one in (
+                *option_axes(tuple(self.tools.values()), kernel.threads, tuple(self.controls)),
+                *rewrite_axes(self.entry, kernel.threads, shared, new),
+            )
+            if len(one.choices) > 1
+        }
+        self._built: dict[PtxState, Candidate | str] = {}
+        self._distinct: dict[str, Candidate] = {fingerprint(kernel.cubin): self._own}
+
+    @property
+    def description(self) -> str:
+        """What two searches must share to be the same one."""
+        files = "".join(f", controls {digest[:16]}" for digest in self.controls.values())
+        return (
+            f"ptx {hashlib.sha256(self.ptx.encode()).hexdigest()[:16]}, ptxas {', '.join(self.tools)}{files}"
+        )
+
+    # -- core.Space ---------------------------------------------------------------------------------------
+
+    def start(self) -> PtxState:
+        """The frontend's own setting and text."""
+        return PtxState()
+
+    def moves(self, state: PtxState) -> list[PtxMove]:
+        """Every change of one axis."""
+        return [
+            PtxMove(one.name, choice)
+            for one in self.axes.values()
+            for choice in range(len(one.choices))
+            if choice != self.chosen(state, one)
+        ]
+
+    def sample(self, state: PtxState, rng: np.random.Generator) -> PtxMove | None:
+        """One change whose state is not refused: a kind of axis, an axis of it, a choice, each uniformly."""
+        kinds = list(dict.fromkeys(one.kind for one in self.axes.values()))
+        for _ in range(_DRAWS if kinds else 0):
+            kind = kinds[int(rng.integers(len(kinds)))]
+            able = [one for one in self.axes.values() if one.kind == kind]
+            one = able[int(rng.integers(len(able)))]
+            choice = int(rng.integers(len(one.choices)))
+            move = PtxMove(one.name, choice)
+            if choice != self.chosen(state, one) and not self.refusal(self.apply(state, move)):
+                return move
+        return None
+
+    def apply(self, state: PtxState, move: PtxMove) -> PtxState:
+        """The changed state.
+
+        Raises:
+            SassafrasError: no such axis or choice in this space.
+        """
+        one = self.axes.get(move.axis)
+        if one is None or not 0 <= move.choice < len(one.choices):
+            raise SassafrasError(f"{move.axis} = {move.choice!r} is not in this space", where="ptx")
+        if one.option:
+            options = dataclasses.replace(state.options, **{one.option: one.choices[move.choice]})
+            return dataclasses.replace(state, options=options)
+        put = one.choices[move.choice]
+        cleared = one.slots | {each.slot for each in put}
+        kept = (each for each in state.rewrites if each.slot not in cleared)
+        return dataclasses.replace(state, rewrites=_sorted((*kept, *put)))
+
+    def candidate(self, state: PtxState) -> Candidate:
+        """The kernel of a state; where it is refused, a stand-in with ``refused`` in its recipe, which the
+        judge knows and which never runs."""
+        try:
+            return self.build(state)
+        except CompileError as error:
+            recipe = {**self._recipe(state), "refused": str(error)}
+            stand_in = json.dumps(["refused", self.description, self._recipe(state)], sort_keys=True)
+            return Candidate(self.kernel.with_cubin(stand_in.encode()), recipe)
+
+    def build(self, state: PtxState) -> Candidate:
+        """The kernel of a state. States with the same code give the candidate that was made first, so that
+        nothing is measured twice.
+
+        Raises:
+            CompileError: a rewrite is not legal here, ptxas refused it or is not here, or it could not be
+                launched.
+        """
+        if state not in self._built:
+            try:
+                self._built[state] = self._own if state == PtxState() else self._assembled(state)
+            except CompileError as error:
+                self._built[state] = str(error)
+        found = self._built[state]
+        if isinstance(found, str):
+            raise CompileError(found)
+        return found
+
+    @cached_property
+    def _own(self) -> Candidate:
+        return Candidate(self.kernel, self._recipe(PtxState()))
+
+    def _recipe(self, state: PtxState) -> dict[str, Any]:
+        flags, version = list(state.options.flags()), self.version(state.options)
+        recipe = {"space": "ptx", "ptxas": version, "flags": flags, **state.to_json()}
+        if state.options.controls is not None:
+            recipe["controls"] = controls_digest(state.options.controls)
+        return recipe
+
+    def version(self, options: PtxasOptions) -> str:
+        """The release of the ptxas that a setting names."""
+        return next(v for v, path in self.tools.items() if path == options.ptxas)
+
+    def refusal(self, state: PtxState) -> str:
+        """Why a state is refused before ptxas sees it; empty for nothing."""
+        version = self.version(state.options)
+        if not state.options.ptxas and not self._own_path and state != PtxState():
+            return f"the frontend's own ptxas {version} was not found: pass its path in tools"
+        for one in state.rewrites:
+            if one.needs >= (9, 0) and not _cuda_13(version):
+                return f"{one.describe()} needs ptxas 13.0 or newer, not {version}"
+        if state.options.max_registers is not None and (why := redistributes(self.entry)):
+            return why
+        return refusal(self.entry, state.rewrites, self.kernel.threads)
+
+    def _assembled(self, state: PtxState) -> Candidate:
+        if why := self.refusal(state):
+            raise CompileError(why)
+        text = write(self.entry, state.rewrites, self.kernel.threads)
+        kernel, flags = self.kernel, (*self.base_flags, *state.options.flags())
+        tool = state.options.ptxas or self._own_path
+        data = assemble(text, kernel.arch, tool, flags=flags, where=kernel.name)
+        for one in state.rewrites:
+            if isinstance(one, EntryName):
+                try:
+                    data = names.restore(data, one.prefix + kernel.name, kernel.name)
+                except CubinError as error:
+                    raise CompileError(str(error)) from error
+        if why := _not_launched(data, kernel):
+            raise CompileError(why, where=kernel.name)
+        meta = {
+            **kernel.meta,
+            "ptxas": self.version(state.options),
+            "ptxas_flags": list(state.options.flags()),
+            "ptx_rewrites": [one.to_json() for one in state.rewrites],
+        }
+        made = Candidate(dataclasses.replace(kernel, cubin=data, meta=meta), self._recipe(state))
+        return self._distinct.setdefault(fingerprint(data), made)
+
+    def sweep(self) -> Iterator[PtxState]:
+        """What `sassafras ptxas-options` tries: each release alone, then each other option under each."""
+        options = [one for one in self.axes.values() if one.option and one.option != "ptxas"]
+        for path in self.tools.values():
+            yield PtxState(PtxasOptions(ptxas=path))
+        for path in self.tools.values():
+            for one in options:
+                for value in one.choices[1:]:
+                    yield PtxState(dataclasses.replace(PtxasOptions(ptxas=path), **{one.option: value}))
+
+    def distinct(self, states: Sequence[PtxState] | None = None) -> tuple[list[Candidate], list[str]]:
+        """Candidates with different code, first come first, and what was refused."""
+        seen: dict[str, Candidate] = {}
+        refused = []
+        for state in states if states is not None else list(self.sweep()):
+            try:
+                made = self.build(state)
+                seen.setdefault(made.digest, made)
+            except CompileError as error:
+                said = f"{state.describe(self.version(state.options))}: {error}"
+                refused.append(said.splitlines()[0][:200])
+        return list(seen.values()), refused
+
+    # -- core.Playable: a row an axis, an action a choice of it --------------------------------------------
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Choices by number, as many as the longest axis has."""
+        return tuple(f"choice {n}" for n in range(max(len(one.choices) for one in self.axes.values())))
+
+    def chosen(self, state: PtxState, one: Axis) -> int:
+        """The choice that a state has made; -1 for a group whose members differ."""
+        if one.option:
+            return one.choices.index(getattr(state.options, one.option))
+        now = {each for each in state.rewrites if each.slot in one.slots}
+        own = ({each for each in choice if each.slot in one.slots} for choice in one.choices)
+        return next((n for n, choice in enumerate(own) if choice == now), -1)
+
+    def features(self, state: PtxState) -> np.ndarray:
+        """float32 (axes, choices): 1 where a choice is made."""
+        made = np.array([self.chosen(state, one) for one in self.axes.values()])
+        return (made[:, None] == np.arange(len(self.actions))).astype(np.float32)
+
+    def links(self, state: PtxState) -> np.ndarray:
+        """int32 (axes, 1): -1, no axis depends on another."""
+        return np.full((len(self.axes), 1), -1, dtype=np.int32)
+
+    def legal(self, state: PtxState) -> np.ndarray:
+        """bool (axes, choices): what may be tried."""
+        lengths = np.array([len(one.choices) for one in self.axes.values()])
+        there: np.ndarray = np.arange(len(self.actions)) < lengths[:, None]
+        return there & (self.features(state) == 0)
+
+    def act(self, state: PtxState, row: int, action: int) -> tuple[PtxMove, int] | None:
+        """The move that takes a choice; None where its state is refused."""
+        move = PtxMove(list(self.axes)[row], action)
+        return None if self.refusal(self.apply(state, move)) else (move, row)
+
+
+def of(
+    workload: Workload,
+    case: Case,
+    arch: str,
+    tools: Sequence[str | Path] | None = None,
+    controls: Sequence[str] = (),
+    kernel: Kernel | None = None,
+) -> PtxSpace:
+    """The space of one case of a workload, or around a kernel that was built for it.
+
+    Raises:
+        SassafrasError: the workload has no PTX (a raw cubin).
+        CompileError, ToolMissing, UnsupportedArch, WorkloadError: as its frontend raises them.
+    """
+    make = getattr(workload.build, "ptx", None)
+    if make is None:
+        raise SassafrasError(
+            "ptxas options and rewrites need PTX, and a raw cubin has none",
+            where=workload.name,
+            hint="start from the Triton or CUDA source",
+        )
+    kernel = kernel or workload.build(case, arch)
+    flags = getattr(workload.build, "ptxas_flags", lambda case, arch: ())(case, arch)
+    return PtxSpace(kernel, make(case, kernel.arch), tools, flags, controls)
+
+
+def fingerprint(cubin: bytes) -> str:
+    """sha256 over what a cubin's kernels execute: code, constants, shared memory and register counts.
+
+    Line tables and notes are left out: options and names leave traces there.
+    """
+    made = hashlib.sha256()
+    parsed = Cubin.parse(cubin)
+    for section in sorted(parsed.sections, key=lambda s: s.name):
+        if re.match(r"\.(text|nv\.constant\d|nv\.shared|nv\.global)", section.name):
+            made.update(f"{section.name}\0{section.size}\0".encode())
+            made.update(section.data)
+    made.update(repr(sorted((e.name, e.registers) for e in parsed.entries.values())).encode())
+    return made.hexdigest()
+
+
+def _not_launched(cubin: bytes, kernel: Kernel) -> str:
+    """Why no block could be launched; empty for nothing."""
+    parsed = Cubin.parse(cubin)
+    registers = parsed.entries[kernel.name].registers
+    warps = -(-kernel.threads // 32)
+    if -(-registers // 8) * 8 * 32 * -(-warps // 4) * 4 > 65536:
+        return f"{registers} registers a thread are too many for {kernel.threads} threads a block"
+    static = sum(s.size for s in parsed.sections if s.name == f".nv.shared.{kernel.name}")
+    if static + kernel.shared_bytes > _MOST_SHARED:
+        return f"{static + kernel.shared_bytes} bytes of shared memory are too many for a block"
+    return ""
+
+
+def _sorted(rewrites: Any) -> tuple[Rewrite, ...]:
+    return tuple(sorted(rewrites, key=lambda one: (one.slot, repr(one))))
+
+
+def _cuda_13(version: str) -> bool:
+    return version.partition(".")[0].isdigit() and int(version.partition(".")[0]) >= 13

@@ -1,0 +1,139 @@
+"""`optimize(space="ptx")`: search, result, store, the way back as a baseline; what it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sassafras
+from sassafras.api.ptx_search import PtxJudge
+from sassafras.api.ptxas_options import load as load_choice
+from sassafras.api.verify import PROOF, verify
+from sassafras.core import Candidate, Evaluation, Interval, Kernel, SassafrasError, SearchError, Verdict
+from sassafras.frontend import ptx
+from sassafras.frontend.ptx import PtxState
+from sassafras.frontend.ptx.rewrites import Cache
+from sassafras.frontend.ptxas_options import available
+from sassafras.targets import load
+
+#: small, so that the timing model is quick
+KERNEL = "suite:kv_append"
+
+
+@dataclass
+class Bench:
+    """A GPU on which a kernel's speed is a number that its code gives."""
+
+    name: str = "Bench 1"
+    arch: str = "sm_90a"
+    modelled: bool = False
+    ran: list[str] = field(default_factory=list)
+
+    def open(self, workload: Any, case: Any, baseline: Kernel) -> None:
+        self.own = baseline.digest
+
+    def run(self, candidate: Candidate) -> Evaluation:
+        self.ran.append(candidate.digest)
+        return self.remeasure(candidate)
+
+    def remeasure(self, candidate: Candidate) -> Evaluation:
+        assert candidate.kernel.cubin.startswith(b"\x7fELF"), "a stand-in must never run"
+        speed = 1.0 if candidate.digest == self.own else 0.9 + int(candidate.digest[:4], 16) / 0x50000
+        interval, null = Interval(speed - 1e-3, speed + 1e-3), Interval(0.999, 1.001)
+        return Evaluation(
+            candidate.digest, Verdict.CORRECT, 10 / speed, 10.0, speed, interval, 1.0, null, samples=7
+        )
+
+    def environment(self) -> dict[str, Any]:
+        return {"gpu": self.name}
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_search_is_judged_by_results_and_kept(tmp_path: Path) -> None:
+    bench, store = Bench(), tmp_path / "s.sqlite"
+    given: dict[str, Any] = {"space": "ptx", "budget": "12e", "store": store}
+    result = sassafras.optimize(KERNEL, device=bench, out=tmp_path, **given)
+    assert result.strategy == "guided" and result.improved and 1 < len(set(bench.ran)) <= 12
+    assert result.recipe["space"] == "ptx" and "nothing is proved" in result.summary()
+    assert result.kernel.name == result.baseline.name and result.failed_after_validation == 0
+    (file,) = tmp_path.glob("*.json")
+    workload = load(KERNEL)
+
+    def space_of(tools: Any) -> ptx.PtxSpace:
+        return ptx.of(workload, workload.case(), "sm_90a", tools)
+
+    made, note = load_choice(file, space_of)  # the baseline of a schedule search
+    assert made.digest == result.kernel.digest and note.startswith("baseline: ptxas")
+    again = sassafras.optimize(KERNEL, device=Bench(), **given)
+    assert again.from_store or again.replayed == again.evaluations == 12, "a seed gives the same search"
+    assert again.kernel.digest == result.kernel.digest
+
+
+def test_what_a_program_may_load_is_kept_with_its_grounds(tmp_path: Path) -> None:
+    store, seen = tmp_path / "s.sqlite", set()
+    for seed in range(8):
+        result = sassafras.optimize(KERNEL, device=Bench(), space="ptx", budget="12e", store=store, seed=seed)
+        with sassafras.Store.open(store) as kept:
+            found = [one for one in kept.winners() if one.kernel.digest == result.kernel.digest]
+        refused = any("running programs keep the original" in text for text in result.notes)
+        assert bool(found) == (result.improved and not refused)
+        seen.add(refused)
+        if seen == {True, False}:
+            break
+    assert seen == {True, False}, "winners of both kinds were seen"
+    with sassafras.Store.open(store) as kept:
+        assert all(one.facts["validator"].startswith("none against the original") for one in kept.winners())
+    step = verify(KERNEL, store=store).steps[0]
+    assert (step.name, step.status) == (PROOF, "not done") and "judged by results" in step.detail
+
+
+def test_the_timing_model_takes_candidates_for_programs(tmp_path: Path) -> None:
+    result = sassafras.optimize(
+        KERNEL, device="model", space="ptx", strategy="anneal", budget="3e", store=False, check=False
+    )
+    assert result.modelled and result.evaluations == 3 and result.device.endswith("between programs")
+    assert set(result.verdicts) <= {"modelled", "compile_error"} and result.verdicts["modelled"] >= 1
+    assert any("nothing was run or checked" in text for text in result.notes)
+
+
+def test_a_refused_candidate_costs_no_run() -> None:
+    workload = load(KERNEL)
+    space = ptx.of(workload, workload.case(), "sm_90a", available()[:1])
+    bench = Bench()
+    bench.open(workload, workload.case(), space.kernel)
+    outcome = PtxJudge(bench, space.kernel).evaluate(space.candidate(PtxState(rewrites=(Cache(0, "lu"),))))
+    assert outcome.verdict is Verdict.COMPILE_ERROR and "lu does not go" in outcome.detail and not bench.ran
+
+
+def test_a_changed_file_for_ptxas_is_noticed(tmp_path: Path) -> None:
+    workload = load(KERNEL)
+    file = tmp_path / "user.options"
+    file.write_text("--opt-level=1")
+    space = ptx.of(workload, workload.case(), "sm_90a", available()[:1], [f"--options-file={file}"])
+    state = space.apply(space.start(), ptx.PtxMove("controls", 1))
+    saved = tmp_path / "x.json"
+    saved.write_text(json.dumps({"recipe": dict(space.build(state).recipe)}))
+    assert load_choice(saved, lambda tools: space)[0].digest == space.build(state).digest
+    file.write_text("--opt-level=2")
+    with pytest.raises(SassafrasError, match="has changed"):
+        load_choice(saved, lambda tools: space)
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"space": "ptx", "ptxas_options": "x.json"}, "contains the options of ptxas"),
+        ({"space": "ptx", "cluster": "auto"}, "searched on one machine"),
+        ({"space": "swaps", "ptxas_controls": ["--a=b"]}, "controls are for --space ptx"),
+        ({"space": "ptxx"}, "there is no space 'ptxx'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(more: dict[str, Any], what: str) -> None:
+    with pytest.raises(SearchError, match=what):
+        sassafras.optimize(KERNEL, device=Bench(), store=False, **more)
