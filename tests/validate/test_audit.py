@@ -122,7 +122,14 @@ def test_weaker_waits_for_products_and_copies() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cs_tn_64x32_s8q1", "ws_tn_128x128_pp2s6b2c1x1", "ws_nn_192x128_pp2s4b3c1x2"]
+    "name",
+    [
+        "cs_tn_64x32_s8q1",
+        "cs_tn_64x64_s12q1p",  # no thread of it accesses shared memory
+        "ws_tn_128x128_pp2s6b2c1x1",
+        "ws_nn_192x128_pp2s4b3c1x2",
+        "ws_tn_128x160_co2s5b2c2x1l3f",  # a tile is stored between the product and its wait
+    ],
 )
 def test_a_slot_is_given_back_behind_the_wait_for_its_products(name: str, tmp_path: Path) -> None:
     try:
@@ -131,8 +138,7 @@ def test_a_slot_is_given_back_behind_the_wait_for_its_products(name: str, tmp_pa
         pytest.skip(str(missing))
     assert not audit(cubin).hazards
     _, code = code_of(cubin)
-    wait = next(a for a, b in pairwise(code) if "DEPBAR" in a.opcode and "SYNCS.ARRIVE" in b.opcode)
-    assert wait.operands == ("gsb0", "0x1")
+    (wait,) = [i for i in code if "DEPBAR" in i.opcode and i.operands == ("gsb0", "0x1")]
     weaker = audit(with_word(cubin, wait, wait.low, wait.high + (1 << 8)))
     assert kinds(weaker) == {"slot"}
     assert "before the wait for the group of HGMMA" in weaker.hazards[0].message

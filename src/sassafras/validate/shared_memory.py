@@ -34,7 +34,7 @@ from .slots import FILLS, Slots, Turn
 #: bytes of shared memory that a block can name, in words of 4
 _WORDS = 1 << 16
 #: how often a path takes one way of a branch that may go either way
-_TURNS = 3
+_TURNS = 6
 #: instructions walked in all, paths, and paths begun that are kept for later
 _STEPS, _PATHS, _KEPT = 40_000, 48, 64
 #: threads meet here, or tell each other something: what came before is visible behind it
@@ -100,7 +100,7 @@ class Walk:
 
     def findings(self) -> Iterator[Violation]:
         """Pairs of accesses that meet, one of each instruction and rule."""
-        if not any(i.base in _ACCESS for i in self._code):
+        if self._slots is None and not any(base in _ACCESS for base in self._bases):
             return
         count = self._block.count
         words = np.zeros((5, _WORDS), dtype=np.int32), np.zeros((2, _WORDS), dtype=np.int32)
