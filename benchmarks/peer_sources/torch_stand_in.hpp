@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <cfloat>
 #include <climits>
 #include <cmath>
@@ -37,6 +38,21 @@
 cudaStream_t peers_stream();
 void* peers_take(size_t bytes);
 void peers_give(void* at);
+
+#if CUDART_VERSION >= 13000  // they are written for CUDA 12, where a device is a number
+inline cudaMemLocation peers_location(int device) {
+  cudaMemLocation where = {};
+  where.type = device < 0 ? cudaMemLocationTypeHost : cudaMemLocationTypeDevice;
+  where.id = device < 0 ? 0 : device;
+  return where;
+}
+inline cudaError_t cudaMemPrefetchAsync(const void* at, size_t bytes, int device, cudaStream_t stream = nullptr) {
+  return cudaMemPrefetchAsync(at, bytes, peers_location(device), 0, stream ? stream : peers_stream());
+}
+inline cudaError_t cudaMemAdvise(const void* at, size_t bytes, cudaMemoryAdvise advice, int device) {
+  return cudaMemAdvise(at, bytes, advice, peers_location(device));
+}
+#endif
 
 namespace c10 {
 struct Half {
