@@ -47,7 +47,7 @@ KEPT = ("needs_zeros", "why_not_captured", "ours_wrong", "served")
 #: a ratio below this is named
 NAMED = 0.98
 #: seconds that a worker may take to start, for a request, and for our kernels
-STARTS, ANSWERS, COMPILES = 60.0, 45.0, 400.0
+STARTS, ANSWERS, COMPILES = 180.0, 45.0, 400.0
 
 
 class Workers:
@@ -77,10 +77,10 @@ class Workers:
             if not self._opened(process):  # once more
                 process = self._begun()
                 process.receive(STARTS)
-            self._next = self._begun()
             try:
-                process.send("prepare", **question)
-                found = process.receive(ANSWERS)
+                process.ask("load", ANSWERS, **question)
+                self._next = self._begun()
+                found = process.ask("prepare", ANSWERS)
                 self._opened(self._next)  # from here on nothing else uses the GPU
                 if not found.get("wrong"):
                     found |= process.ask("time", ANSWERS, seconds=seconds, captured=found["captured"])

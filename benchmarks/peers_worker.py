@@ -1,7 +1,6 @@
 """The process that times one peer's kernel beside ours. It serves one row, and may die of it (see peers.py).
 
-Requests: ``open`` (a GPU), ``kernels`` (compiles ours for shapes), ``prepare`` (operands, errors, what a
-graph can hold), ``time``. The parent asks for ``time`` when nothing else uses the GPU.
+The parent asks for ``load`` and ``time`` when nothing else uses the GPU.
 """
 
 from __future__ import annotations
@@ -109,24 +108,27 @@ class Row:
         """A GPU, or the modelled clock, and what chooses our kernels."""
         dry = bool(os.environ.get(DRY))
         self.stage = _stage({"dry": dry, "cache": question.get("cache"), "options": {"seed": 0}})
-        self.chooser = None if dry else context.chooser(self.stage)
+        self.chooser: Any = None if dry else context.chooser(self.stage)
         return {"cublaslt": self.stage.lt.version}
 
     def kernels(self, question: Answer) -> Answer:
         """Compile our kernels for these shapes, and the launcher; how many there are."""
         products = [Product(Shape.parse(text), "tn", "fp16") for text in question["shapes"]]
-        assert self.chooser is not None
         choices = [member_of(self.chooser, Problem.of(product)).config for product in products]
         needed = list(dict.fromkeys(i for config in choices if config for i in config.instances))
         build(needed, None)
         Products(self.stage, products[0].shape, "fp16", cold=False).calls("sassafras")
         return {"kernels": len(needed)}
 
-    def prepare(self, question: Answer) -> Answer:
-        """Errors, and how the peer is captured: ``as written``, ``relieved`` of its waits, or not at all."""
+    def load(self, question: Answer) -> Answer:
+        """Operands, and the peer's first call, in which it may time configurations of its own."""
         self.here = Products(self.stage, Shape.parse(question["shape"]), "fp16", cold=False)
         self.peer = Peer(self.here, Path(question["library"]), question["padded"])
         self.peer()
+        return {"synchronised": self.stage.gpu.sync()}
+
+    def prepare(self, question: Answer) -> Answer:
+        """Errors, and how the peer is captured: ``as written``, ``relieved`` of its waits, or not at all."""
         found, fill, limit = ({}, 0.0, 0.0) if self.stage.modelled else self._compared()
         captured, why = self._captured(fill, limit) if not found.get("wrong") else ("", [])
         found |= {"captured": captured, "why_not_captured": why, "served": self.stage.served().get("tn")}
@@ -279,7 +281,7 @@ def main() -> int:
     def asked(do: str) -> Handler:
         return lambda message, blobs: getattr(row, do)(message)
 
-    return serve({do: asked(do) for do in ("open", "kernels", "prepare", "time")})
+    return serve({do: asked(do) for do in ("open", "kernels", "load", "prepare", "time")})
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ cudaError_t __real_cudaDeviceSynchronize();
 cudaError_t __real_cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t __real_cudaStreamSetAttribute(cudaStream_t, cudaLaunchAttributeID, const cudaLaunchAttributeValue*);
 cudaError_t __real_cudaStreamDestroy(cudaStream_t stream);
+cudaError_t __real_cudaDeviceSetLimit(cudaLimit which, size_t value);
 cudaError_t __real_cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t);
 cudaError_t __real___cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, size_t, cudaStream_t);
 cudaError_t __real_cudaLaunchCooperativeKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t);
@@ -80,6 +81,11 @@ cudaError_t __wrap_cudaStreamSetAttribute(cudaStream_t stream, cudaLaunchAttribu
                                           const cudaLaunchAttributeValue* value) {
   if (which == cudaLaunchAttributeAccessPolicyWindow) window = *value, window_set = true;
   return __real_cudaStreamSetAttribute(ours(stream), which, value);
+}
+
+// L2 that is set aside would be taken from every contestant of the row.
+cudaError_t __wrap_cudaDeviceSetLimit(cudaLimit which, size_t value) {
+  return which == cudaLimitPersistingL2CacheSize ? cudaSuccess : __real_cudaDeviceSetLimit(which, value);
 }
 
 cudaError_t __wrap_cudaLaunchKernel(const void* f, dim3 grid, dim3 block, void** args, size_t shared, cudaStream_t s) {
