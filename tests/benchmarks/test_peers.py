@@ -110,6 +110,44 @@ def test_errors_are_named_without_folders(modules: Any) -> None:
     assert modules[1].first_errors("killed\n") == "killed"
 
 
+KERNEL = """
+#include <torch/extension.h>
+#include <torch/types.h>
+#define CHECK(T, kind) if ((T).options().dtype() != (kind)) { std::cout << (T).options() << std::endl; }
+__global__ void one(half* c) { c[threadIdx.x] = __float2half(1.0f); }
+void cuda_l2_h100_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_major, torch::Tensor c) {
+  CHECK(a, torch::kHalf)
+  if (a.size(1) != b.size(0)) throw std::runtime_error("sizes differ");
+  auto kind = torch::TensorOptions().dtype(torch::kFloat32).device(a.device());
+  auto partial = torch::empty({2, c.numel()}, kind);
+  one<<<1, 1>>>(reinterpret_cast<half*>(c.data_ptr<at::Half>()));
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="compiles with nvcc")
+def test_a_file_with_torchs_headers_becomes_a_library_and_the_build_goes_on(
+    modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, building = modules
+    files = {f"{KERNELS}/64_64_64.cu": KERNEL, f"{KERNELS}/64_64_128.cu": KERNEL.replace("(1) !=", "(1) =!=")}
+    theirs = committed(tmp_path / "l2", files)
+    cutlass = committed(tmp_path / "cutlass", {"include/a.h": "", "tools/util/include/b.h": ""})
+    archive, folder = tmp_path / "p.tar.xz", tmp_path / "folder"
+    building.pack(theirs, cutlass, ("HEAD", "HEAD"), 2, 0, archive)
+    building.unpacked(archive, folder)
+    compiler = building.Compiler(building.nvcc(None), folder)
+    assert building.build(archive, folder, compiler, 1, 0.0) == [], "the time limit starts none"
+    records = {record["shape"]: record for record in building.build(archive, folder, compiler, 2, 1e9)}
+    assert records["64x64x64"]["sums"] == [] and "error" in records["64x64x128"]["error"]
+    assert str(tmp_path) not in records["64x64x128"]["error"]
+    said = subprocess.run(["nm", "-D", folder / "lib/64x64x64.so"], capture_output=True, text=True).stdout
+    assert {"peers_call", "peers_trouble", "peers_relieve"} <= set(said.split())
+    capsys.readouterr()
+    again = building.build(archive, folder, compiler, 1, 1e9)
+    assert capsys.readouterr().out == "" and {r["shape"]: r for r in again} == records
+
+
 @pytest.mark.skipif(not shutil.which("g++"), reason="compiles small libraries")
 def test_a_row_that_dies_ends_alone_and_the_same_command_goes_on(
     modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
