@@ -18,6 +18,7 @@ wrong above 100 times torch's RMS error; it counts nowhere. The same command goe
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import time
@@ -156,8 +157,7 @@ def run(given: argparse.Namespace) -> int:
     rows, missing = results(index["kernels"], built, journal.done())
     summary = summarised(rows, missing) | sources | {"of": index["of"], "modelled": given.dry_run}
     path = write(name, rows, summary, where, seed=index["seed"], out=given.out)
-    for key in ("rows", "captured", *(f"theirs_over_ours{to}" for to in BOTH), "counts", "failed", "wrong"):
-        print(f"{key}: {summary[key]}")
+    print(*(f"{key}: {value}" for key, value in summary.items()), sep="\n")
     print(path.name)
     return 3 if lost else int(not rows)
 
@@ -210,18 +210,19 @@ def standing(ratio: Sequence[float], control: Sequence[float]) -> str:
 def summarised(rows: Sequence[Record], missing: dict[str, str]) -> Record:
     """Geometric means by way and band, who is ahead, and what did not become a row."""
 
-    def those(way: str, graphs: str) -> list[tuple[Record, Record]]:
+    def those(way: str, graphs: str, rows: Sequence[Record] = rows) -> list[tuple[Record, Record]]:
         """Rows, and of each the column: with graphs, the one of those that have any."""
         named = [(row, f"graphs_{way}" if graphs and row["calls"] == "loops" else way) for row in rows]
         return [(row, row[column]) for row, column in named if column in row]
 
-    def means(ratio: str, way: str, graphs: str) -> Record:
-        groups: dict[str, list[float]] = {name: [] for name in ("all", *BANDS)}
-        for row, at in those(way, graphs):
-            for name in ("all", row["band"]):
-                groups[name].append(at[ratio][0])
-        pairs = {name: (geomean(held), len(held)) for name, held in groups.items()}
-        return {name: {"mean": round(m, 4), "shapes": n} for name, (m, n) in pairs.items() if m}
+    def means(rows: Sequence[Record]) -> Record:
+        found: Record = {}
+        for to, way in itertools.product(BOTH, WAYS):
+            held = [at for _, at in those(way, to, rows)]
+            found[f"shapes{to}"] = len(held)
+            for ratio in RATIOS if held else ():
+                found[f"{ratio}{to}_{way}"] = round(geomean(at[ratio][0] for at in held) or 0.0, 4)
+        return found
 
     def places(way: str, graphs: str) -> Record:
         found = (standing(at["theirs_over_ours"], at["control"]) for _, at in those(way, graphs))
@@ -233,11 +234,11 @@ def summarised(rows: Sequence[Record], missing: dict[str, str]) -> Record:
 
     wrong = {shape: words for shape, words in missing.items() if words.startswith("wrong")}
     return {
-        "rows": len(rows),
         "captured": dict(Counter(row["captured"] for row in rows)),
         "sums": dict(Counter(row["sums"] for row in rows)),
         "needs_zeros": [row["shape"] for row in rows if row.get("needs_zeros")],
-        **{f"{of}{to}": {way: means(of, way, to) for way in WAYS} for of in RATIOS for to in BOTH},
+        **means(rows),
+        "bands": {band: means(held) for band in BANDS if (held := [r for r in rows if r["band"] == band])},
         **{f"counts{to}": {way: places(way, to) for way in WAYS} for to in BOTH},
         **{f"theirs_faster{to}": {way: faster(way, to) for way in WAYS} for to in BOTH},
         "ours_wrong": [row["shape"] for row in rows if row.get("ours_wrong")],

@@ -132,12 +132,6 @@ class Compiler:
 
     def __init__(self, nvcc: Path, folder: Path, limit_s: float = 150.0) -> None:
         self.nvcc, self.folder, self.limit_s = nvcc, folder, limit_s
-        home = nvcc.resolve().parent.parent
-        places = [home / lib for lib in ("lib64", "lib", "targets/x86_64-linux/lib")]
-        found = [path for place in places for path in sorted(place.glob("libcudart.so*"))]
-        if not found:
-            raise SystemExit(f"error: no libcudart.so near {nvcc}")
-        self.runtime = found[0]
         said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
         self.version = said.strip().splitlines()[-1]
         for name in TORCH:
@@ -171,8 +165,8 @@ class Compiler:
                     found = [kind for kind, summing in SUMS.items() if re.search(summing, text)]
                     held.with_suffix(".json").write_text(json.dumps(found))
                     half.rename(held)
-        if code == 0:
-            link = ["g++", "-shared", "-s", "-Wl,-Bsymbolic", *self._wraps, held, self._entry, self.runtime]
+        if code == 0:  # without CUDA's runtime: torch's is the one
+            link = ["g++", "-shared", "-s", "-Wl,-Bsymbolic", *self._wraps, held, self._entry]
             code, words = self._run([*link, "-o", made])
         took = {"seconds": round(time.monotonic() - begin, 1), "nvcc": self.version}
         end = {"error": words} if code else {"sums": json.loads(held.with_suffix(".json").read_text())}

@@ -18,6 +18,7 @@ from contexts import Calls, Products, mixed, timed_chains
 
 from sassafras.core import DeviceError
 from sassafras.core.statistics import bootstrap_median
+from sassafras.cuda.cublas import find_library
 from sassafras.cuda.timing import balanced
 from sassafras.cuda.worker_loop import Answer, Handler, serve
 from sassafras.gemm.bench import context
@@ -55,8 +56,8 @@ class Peer:
     def __init__(self, here: Products, library: Path, padded: Sequence[int]) -> None:
         self.stage, self.shape, self.extents = here.stage, here.product.shape, tuple(padded)
         try:
-            if not self.stage.modelled:
-                ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
+            for stem in () if self.stage.modelled else ("libcuda", "libcudart"):  # torch's
+                ctypes.CDLL(find_library(stem)._name, mode=ctypes.RTLD_GLOBAL)
             self._library = ctypes.CDLL(str(library))
         except OSError as error:
             raise DeviceError(f"not loaded: {error}") from error
