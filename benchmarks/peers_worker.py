@@ -35,7 +35,7 @@ DRY = "PEERS_DRY"
 ROWS, GUARD = 128, 16384
 #: RMS error over torch's above which a result is wrong: sums in FP16 are some 20 times torch's at k = 16,384
 WRONG = 100.0
-#: isolated calls; rounds and launches of a loop without graphs
+#: isolated calls at most; rounds, and launches at most, of a loop without graphs
 SINGLE, ROUNDS, LOOP = 30, 7, 100
 #: the control is ours a second time
 RATIOS = {
@@ -195,6 +195,7 @@ class Row:
         calls: Calls = {name: self.here.calls(name) for name in ("sassafras", "torch")}
         us = self.stage.watch.one(calls["torch"][0])
         most = int(min(1000, max(12, 0.5e6 / (5 * max(200.0, us)))))
+        self.single = int(min(SINGLE, max(7, 1e5 // us)))
         algorithms = self.stage.lt.candidates(self.here.lt)[:most]
         calls["lt_autotune"] = self.here.calls(self.here.fastest(algorithms))
         calls |= {"theirs": [self.peer], "control": calls["sassafras"]}
@@ -218,15 +219,15 @@ class Row:
 
     def _graphs(self, calls: Calls, seconds: float) -> Answer:
         single = Isolated(self.stage, list(calls.values()))
-        table = single.calls(SINGLE, 1e9, np.random.default_rng(0))[0]
+        table = single.calls(self.single, 1e9, np.random.default_rng(0))[0]
         single.close()
         isolated = dict(zip(calls, table.T.tolist(), strict=True))
         return self._ways(calls, lambda chains: timed_chains(self.stage, chains, 1, seconds), isolated)
 
     def _loops(self, calls: Calls, seconds: float) -> Answer:
         rough = sum(self.stage.watch.one(call) for (call,) in calls.values())
-        many = int(min(LOOP, max(4, seconds * 1e6 // (ROUNDS * rough))))
-        isolated = looped(self.stage, calls, SINGLE, 1)
+        many = int(min(LOOP, max(4, 4e6 * seconds // (ROUNDS * rough))))
+        isolated = looped(self.stage, calls, self.single, 1)
         found = self._ways(calls, lambda chains: looped(self.stage, chains, ROUNDS, many), isolated)
         return {"launches": many, **found}
 
