@@ -49,6 +49,7 @@ KEPT = ("needs_zeros", "why_not_captured", "ours_wrong", "served")
 NAMED = 0.98
 #: seconds that a worker may take to start, for a request, and for our kernels
 STARTS, ANSWERS, COMPILES = 180.0, 45.0, 400.0
+GIVEN_UP = 8
 
 
 class Workers:
@@ -88,7 +89,7 @@ class Workers:
             except DeviceError as error:
                 return {"error": f"{error.what}; {error.where or ''}"[:300]}
         finally:
-            process.kill(0.05)
+            process.kill(0.5)  # the next kernel may time configurations of its own: it has the GPU alone
         return {key: value for key, value in found.items() if key not in ("id", "seconds_in_worker")}
 
     def _begun(self) -> WorkerProcess:
@@ -113,7 +114,7 @@ class Workers:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Time what is not timed yet, and write what is known; 3 when no worker starts any more."""
+    """Time what is not timed yet, and write what is known; 3 when workers do not start, or all fail."""
     begin = time.monotonic()
     usable, reason = available()
     print(reason, flush=True)
@@ -128,14 +129,13 @@ def run(given: argparse.Namespace) -> int:
         journal = Journal(path, header)
     except SassafrasError as error:
         raise SystemExit(f"error: {error}") from None
-    done = journal.done()
-    ready = [k for k in index["kernels"] if "error" not in built.get(k["shape"], {"error": ""})]
-    left = [k for k in ready if k["shape"] not in done]
-    lost = False
+    ready = {shape for shape, record in built.items() if "error" not in record} - set(journal.done())
+    left = [kernel for kernel in index["kernels"] if kernel["shape"] in ready]
+    lost, failed = False, list[bool]()
     if left and given.limit_s > 0:
         workers = Workers(given.cache, given.dry_run)
         try:
-            count = 0 if given.dry_run else workers.kernels([k["shape"] for k in left])
+            count = 0 if given.dry_run else workers.kernels([kernel["shape"] for kernel in left])
             print(f"{time.monotonic() - begin:6.1f} s {count} kernels of ours", flush=True)
             for kernel in left:
                 if time.monotonic() - begin > given.limit_s:
@@ -145,10 +145,13 @@ def run(given: argparse.Namespace) -> int:
                 record = workers.row({**kernel, "library": str(library)}, given.seconds)
                 record["seconds"] = round(time.monotonic() - started, 2)
                 journal.add({"shape": kernel["shape"], **record})
+                failed.append("error" in record)
                 held = record.get("loops") or record.get("graphs") or {way: {} for way in WAYS}
                 figures = [held[way].get("theirs_over_ours", [0])[0] for way in WAYS]
                 words = [record.get(key) for key in ("captured", "seconds", "error", "wrong")]
                 print(f"{time.monotonic() - begin:6.1f} s", kernel["shape"], *figures, *words, flush=True)
+                if len(failed) == GIVEN_UP and all(failed):
+                    raise DeviceError(f"the first {GIVEN_UP} rows failed")
         except DeviceError as error:
             print(f"error: {error}", flush=True)
             lost = True

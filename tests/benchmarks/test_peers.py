@@ -198,6 +198,14 @@ def test_a_row_that_dies_ends_alone_and_the_same_command_goes_on(
     assert run()[0] == 0
     assert journal.read_text().startswith("\n".join(kept) + "\n"), "rows that are there stay"
     assert len(journal.read_text().splitlines()) == len(before.splitlines())
+    monkeypatch.setattr(peers, "GIVEN_UP", 2)
+    kept = [line for line in kept if '"64x64x128"' not in line and '"64x128x64"' not in line]
+    journal.write_text("\n".join(kept[:1] + [line for line in kept if '"128x64x64"' in line]) + "\n")
+    for shape in ("64x64x64", "64x64x256"):
+        (folder / "lib" / f"{shape}.so").unlink()
+    code, found = run()
+    assert code == 3 and set(found["summary"]["failed"].values()) >= {"run: not reached"}
+    assert "not loaded" in found["summary"]["failed"]["64x64x64"]
 
 
 def row(shape: str, ratio: float, calls: str = "graphs", graphs: float | None = None) -> dict[str, Any]:
