@@ -1,6 +1,6 @@
 """The kernels of CUDA-L2 beside ours, torch and AutoTuning; writes peers.json.
 
-    python benchmarks/peers.py pack --cuda-l2 DIR --cutlass DIR [--shapes 320] [--seed 0] --out FILE.tar.xz
+    python benchmarks/peers.py pack --cuda-l2 DIR --cutlass DIR [--shapes 340] [--seed 0] --out FILE.tar.xz
     python benchmarks/peers.py build FILE.tar.xz --folder F [--jobs N] [--limit-s S] [--nvcc NVCC]
     python benchmarks/peers.py run --folder F [--limit-s S] [--out O] [--cache C] [--resume JOURNAL]
 
@@ -261,7 +261,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     for name in ("cuda-l2", "cutlass"):
         packs.add_argument(f"--{name}", type=Path, required=True, help="checkout or git directory")
         packs.add_argument(f"--{name}-ref", default="HEAD", help="commit or tag")
-    packs.add_argument("--shapes", type=int, default=320)
+    packs.add_argument("--shapes", type=int, default=340)
     packs.add_argument("--seed", type=int, default=0)
     packs.add_argument("--out", type=Path, required=True)
     builds = commands.add_parser("build", help="compile the kernels of a pack")
