@@ -45,11 +45,10 @@ WAYS = ("back_to_back", "elementwise", "isolated")
 BOTH = ("", "_graphs")
 #: of a record, where there is any
 KEPT = ("needs_zeros", "why_not_captured", "ours_wrong", "served")
-#: a ratio below this is named
-NAMED = 0.98
+#: a ratio below this is named; a run ends when its first rows, so many, have all failed
+NAMED, GIVEN_UP = 0.98, 8
 #: seconds that a worker may take to start, for a request, and for our kernels
 STARTS, ANSWERS, COMPILES = 180.0, 45.0, 400.0
-GIVEN_UP = 8
 
 
 class Workers:

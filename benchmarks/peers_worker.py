@@ -276,7 +276,7 @@ def preload() -> None:
             import_module(module)
 
 
-def main() -> int:
+def served() -> int:
     """Serve one parent (`worker_loop.serve`)."""
     row = Row()
 
@@ -286,5 +286,6 @@ def main() -> int:
     return serve({do: asked(do) for do in ("open", "kernels", "load", "prepare", "time")})
 
 
+main = served  # by this name a fork server calls it; it is no command
 if __name__ == "__main__":
     sys.exit(main())
