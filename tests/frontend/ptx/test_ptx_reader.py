@@ -12,7 +12,7 @@ from sassafras import suite
 from sassafras.core import SassafrasError
 from sassafras.frontend.ptx.reader import Entry
 from sassafras.frontend.ptx.rewrites import write
-from tests.frontend.ptx.kernels import LOOP, space
+from tests.frontend.ptx.compiled_ptx import LOOP, space
 
 ROOT = Path(__file__).parents[3]
 

@@ -30,7 +30,7 @@ from sassafras.frontend.ptx.rewrites import (
 from sassafras.frontend.ptxas_options import PtxasOptions
 from sassafras.sass import Cubin
 from sassafras.sass.eiattr import PLAIN_ATTRIBUTES
-from tests.frontend.ptx.kernels import LOOP, code, needs_cuda_13, releases, space
+from tests.frontend.ptx.compiled_ptx import LOOP, code, needs_cuda_13, releases, space
 
 
 def made_by(name: str, *rewrites: Rewrite, ptxas: str = "") -> bytes:

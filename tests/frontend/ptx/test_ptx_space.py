@@ -15,7 +15,7 @@ from sassafras.frontend.ptx.rewrites import Cache, EntryName, Frequency, Registe
 from sassafras.frontend.ptxas_options import PtxasOptions
 from sassafras.sass import Cubin
 from sassafras.targets import load
-from tests.frontend.ptx.kernels import needs_cuda_13, releases, space
+from tests.frontend.ptx.compiled_ptx import needs_cuda_13, releases, space
 
 
 def walk(made: ptx.PtxSpace, steps: int, seed: int) -> list[tuple[PtxState, str, str]]:
