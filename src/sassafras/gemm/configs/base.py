@@ -63,6 +63,8 @@ class Configuration:
     __slots__ = ()
     #: the kernel's name
     FAMILY: ClassVar[str]
+    #: of its entry's name, which `FAMILY` says as well
+    ENDING: ClassVar[str] = ""
     #: whether the kernel knows when to let its successor start
     HAS_LATE: ClassVar[bool] = False
 
@@ -77,7 +79,8 @@ class Configuration:
     @property
     def stem(self) -> str:
         """The name without the mode: the kernel, its entry's name without the kernel, choices at launch."""
-        return f"{self.FAMILY}_{self.instance.name.partition('_')[2]}/{self.launch_name}"
+        name = self.instance.name.removesuffix(self.ENDING)
+        return f"{self.FAMILY}_{name.partition('_')[2]}/{self.launch_name}"
 
     @property
     def name(self) -> str:

@@ -58,6 +58,7 @@ class FoldedPersistentConfig(PersistentConfig):
     """An instance that folds, and the ranges of k."""
 
     FAMILY: ClassVar[str] = "persistent_folded"
+    ENDING: ClassVar[str] = "f"
 
     split_k: int = field(default=RANGES[0], kw_only=True)
 
@@ -65,11 +66,6 @@ class FoldedPersistentConfig(PersistentConfig):
     def launch_name(self) -> str:
         """For example ``f4g8`` (four ranges of k, bands of eight rows of tiles)."""
         return f"f{self.split_k}{self.unsplit.launch_name}"
-
-    @property
-    def stem(self) -> str:
-        """For example ``persistent_folded_tn_128x160_co2s5b2c2x1l3/f4g8``."""
-        return f"{self.FAMILY}_{self.instance.name.removesuffix('f').partition('_')[2]}/{self.launch_name}"
 
     @property
     def ranges(self) -> int:

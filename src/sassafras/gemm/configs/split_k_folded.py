@@ -51,6 +51,7 @@ class FoldedSplitKConfig(SplitKConfig):
     """An instance that folds, and the ranges of k."""
 
     FAMILY: ClassVar[str] = "split_k_folded"
+    ENDING: ClassVar[str] = "f"
 
     split_k: int = field(default=RANGES[0], kw_only=True)
 
@@ -58,11 +59,6 @@ class FoldedSplitKConfig(SplitKConfig):
     def launch_name(self) -> str:
         """For example ``f4`` (four ranges of k), ``f4g2`` (bands of two rows of tiles)."""
         return f"f{self.split_k}{rasterization.ending(self.band)}"
-
-    @property
-    def stem(self) -> str:
-        """For example ``split_k_folded_tn_64x128_s7q1/f4``."""
-        return f"{self.FAMILY}_{self.instance.name.removesuffix('f').partition('_')[2]}/{self.launch_name}"
 
     @property
     def ranges(self) -> int:

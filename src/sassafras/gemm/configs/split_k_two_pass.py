@@ -116,13 +116,14 @@ class TwoPassSplitKConfig(SplitKConfig):
     """An instance that leaves its sums, and the ranges of k; `launch` has both launches."""
 
     FAMILY: ClassVar[str] = "split_k_two_pass"
+    ENDING: ClassVar[str] = "p"
 
     split_k: int = field(default=2, kw_only=True)
 
     @property
-    def stem(self) -> str:
-        """For example ``split_k_two_pass_nn_64x128_s8q1/p8``: ranges of k."""
-        return f"{self.FAMILY}_{self.instance.name.removesuffix('p').partition('_')[2]}/p{self.split_k}"
+    def launch_name(self) -> str:
+        """For example ``p8``: ranges of k."""
+        return f"p{self.split_k}"
 
     @property
     def ranges(self) -> int:
