@@ -272,7 +272,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=0, help="of a model [all]")
     parser.add_argument("--warm", type=int, default=0, help="processes that compile the Triton kernels")
     parser.add_argument("--seed", type=int, default=0)
-    journal_options(parser)
+    journal_options(parser, "fp16", "bf16")
     return parser.parse_args()
 
 

@@ -117,9 +117,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def journal_options(parser: ArgumentParser) -> None:
-    """Options of a benchmark whose rows are lines of a journal (`journal_path`)."""
-    parser.add_argument("--dtypes", nargs="+", choices=("fp16", "bf16"), default=("fp16", "bf16"))
+def journal_options(parser: ArgumentParser, *dtypes: str) -> None:
+    """Options of a benchmark whose rows are lines of a journal (`journal_path`); `dtypes`: to choose from."""
+    if dtypes:
+        parser.add_argument("--dtypes", nargs="+", choices=dtypes, default=dtypes)
     parser.add_argument("--limit-s", type=float, default=1e9, help="start no row after so many seconds")
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
     parser.add_argument("--resume", type=Path, help="journal of an earlier run to go on with")

@@ -241,7 +241,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tuned", action="store_true", help="these shapes were tuned: rows of their own")
     parser.add_argument("--seconds", type=float, default=0.15, help="GPU time of a context of a shape")
     parser.add_argument("--seed", type=int, default=0)
-    journal_options(parser)
+    journal_options(parser, "fp16", "bf16")
     return parser.parse_args()
 
 

@@ -316,7 +316,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--long", type=int, default=1024, help="tokens from which --sustained matters")
     parser.add_argument("--sustained", type=float, default=1.0, help="seconds of a long block; 0: none")
     parser.add_argument("--processes", type=int, default=1, help="fresh processes, one after the other")
-    journal_options(parser)
+    journal_options(parser, "fp16", "bf16")
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, code_digest, geomean, journal_path, write
+from common import ROOT, code_digest, geomean, journal_options, journal_path, write
 from peers_build import Compiler, build, index_of, nvcc, pack, unpacked
 from peers_worker import DRY, RATIOS
 
@@ -270,14 +270,10 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     builds.add_argument("--one-s", type=float, default=150.0, help="time limit of a kernel")
     runs = commands.add_parser("run", help="time the kernels of a folder")
     runs.add_argument("--seconds", type=float, default=0.05, help="GPU time of a way of calling, about")
-    runs.add_argument("--cache", type=Path, help="folder of our compiled kernels")
-    runs.add_argument("--resume", type=Path, help="journal of an earlier run to go on with")
-    results_folder = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results")
-    runs.add_argument("--out", type=Path, default=results_folder)
-    runs.add_argument("--dry-run", action="store_true", help="a rehearsal without a GPU")
+    builds.add_argument("--limit-s", type=float, default=1e9, help="start nothing after so many seconds")
+    journal_options(runs)
     for command in (builds, runs):
         command.add_argument("--folder", type=Path, required=True)
-        command.add_argument("--limit-s", type=float, default=1e9, help="start nothing after so many seconds")
     return parser.parse_args(words)
 
 

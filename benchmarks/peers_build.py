@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import lzma
 import os
 import re
 import shutil
@@ -109,13 +110,15 @@ def pack(cuda_l2: Path, cutlass: Path, refs: Sequence[str], count: int, seed: in
 
 
 def unpacked(archive: Path, folder: Path) -> str:
-    """Unpack into a folder, unless it holds this pack; the pack's digest."""
-    digest, mark = hashlib.sha256(archive.read_bytes()).hexdigest()[:16], folder / "unpacked"
-    if not mark.exists() or mark.read_text() != digest:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(archive) as held:
-            held.extractall(folder, filter="data")
-        mark.write_text(digest)
+    """Unpack into a folder, unless it holds this pack; the pack's digest. Raises SystemExit."""
+    try:
+        digest, mark = hashlib.sha256(archive.read_bytes()).hexdigest()[:16], folder / "unpacked"
+        if not mark.exists() or mark.read_text() != digest:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.unpack_archive(archive, folder, "xztar", filter="data")
+            mark.write_text(digest)
+    except (OSError, EOFError, lzma.LZMAError, tarfile.TarError) as error:
+        raise SystemExit(f"error: {archive} cannot be unpacked into {folder}: {error}") from None
     return digest
 
 
