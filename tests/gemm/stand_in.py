@@ -28,7 +28,7 @@ class State(ctypes.Structure):
         ("relaxed_loads", ctypes.c_int), ("overlap", ctypes.c_int), ("fail_adding", ctypes.c_int),
         ("all_shared", ctypes.c_int), ("overlap_before", ctypes.c_int), ("stream_before", ctypes.c_void_p),
         ("workspace", ctypes.c_void_p), ("workspace_before", ctypes.c_void_p),
-        ("grid_before", ctypes.c_uint * 3),
+        ("grid_before", ctypes.c_uint * 3), ("failing_thread", ctypes.c_int),
     ]  # fmt: skip
 
 
