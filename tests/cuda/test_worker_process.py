@@ -95,6 +95,21 @@ def test_a_hang_is_killed_soon_after_the_limit(worker: WorkerProcess) -> None:
     assert gone(worker.pid)
 
 
+def test_a_hang_says_where_it_stands(worker: WorkerProcess) -> None:
+    worker.ask("ping", 30)
+    with pytest.raises(WorkerTimeout) as caught:
+        worker.ask("sleep", 0.5, seconds=600)
+    assert caught.value.where is not None and caught.value.where.startswith("sleep (faulty_worker.py, line ")
+    assert "called by serve (worker_loop.py, line " in caught.value.where
+
+
+def test_a_stopped_worker_is_said_to_be_stopped(worker: WorkerProcess) -> None:
+    os.kill(worker.ask("ping", 30)["pid"], signal.SIGSTOP)
+    with pytest.raises(WorkerTimeout) as caught:
+        worker.ask("ping", 0.2)
+    assert caught.value.where == "its process is stopped" and gone(worker.pid)
+
+
 @pytest.mark.parametrize(("do", "words"), [("die", "ended by signal 9"), ("leave", "ended with status 3")])
 def test_a_death_is_reported_with_its_cause(worker: WorkerProcess, do: str, words: str) -> None:
     with pytest.raises(WorkerDied, match=words) as caught:

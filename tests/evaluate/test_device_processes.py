@@ -15,6 +15,7 @@ import sassafras
 from sassafras import Candidate, Case, Evaluation, Kernel, Verdict, Workload
 from sassafras.cuda import ahead
 from sassafras.evaluate.gpu import CudaDevice
+from sassafras.evaluate.gpu.device import Limits
 
 ROOT = Path(__file__).parents[2]
 KERNEL = Kernel(b"baseline", "k", "sm_90a", 32)
@@ -25,6 +26,10 @@ class Pretended(CudaDevice):
     """No GPU is looked for; all else is as it is."""
 
     worker = "tests.evaluate.pretended_gpu"
+
+    def __init__(self, **more: Any) -> None:
+        # below pytest's own limit, so that a worker that hangs says where
+        super().__init__(limits=Limits(open_s=60.0), **more)
 
     def _find(self) -> tuple[str, str]:
         return "a pretended GPU", "sm_90a"

@@ -69,7 +69,7 @@ def test_a_hanging_process_is_killed(child: WorkerClient, monkeypatch: pytest.Mo
     os.kill(child.pid, signal.SIGSTOP)
     monkeypatch.setattr(worker_client, "STALL", 0.5)
     lost = child.ask(QUESTION)
-    assert lost["error"] == "no answer within 0.5 s" and lost["lost"]
+    assert lost["error"] == "its process is stopped: no answer within 0.5 s" and lost["lost"]
     assert not _alive(child.pid)
 
 

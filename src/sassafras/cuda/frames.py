@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from sassafras.core import DeviceError
 
 _LENGTH = struct.Struct(">Q")
+#: has a worker print where it stands
+ASK_WHERE = signal.SIGUSR1
 #: refuse absurd lengths: a worker that died half-way through a write must not make us allocate
 MAX_FRAME = 1 << 31
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 from sassafras.core import DeviceError, SassafrasError
 
-from .frames import read_frame, write_frame
+from .frames import ASK_WHERE, read_frame, write_frame
 
 Answer = dict[str, Any]
 #: of a request: its fields and blobs -> the answer's fields
@@ -42,6 +43,7 @@ def serve(handlers: Mapping[str, Handler], arguments: Sequence[str] | None = Non
     """
     read_fd, write_fd, *parent = map(int, arguments if arguments is not None else sys.argv[1:4])
     os.dup2(2, 1)  # standard output is not ours to use
+    faulthandler.register(ASK_WHERE, file=2)  # also while a call into the driver hangs
     # Ctrl-C and `timeout` reach the whole process group. They are the parent's business: a worker that they
     # end would count as a candidate's crash.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import subprocess
 import sys
@@ -14,13 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sassafras.core import DeviceError, Verdict
-from sassafras.cuda.frames import read_frame, write_frame
+from sassafras.cuda.frames import ASK_WHERE, read_frame, write_frame
 
 if TYPE_CHECKING:
     from sassafras.cuda.fork_server import ForkServer
 
 #: how often the parent looks at the worker's memory while it waits
 WATCH_SECONDS = 0.05
+#: how long a worker may take to say where it stands before it is killed
+WHERE_SECONDS = 0.3
+_FRAME = re.compile(r'File "[^"]*?([^"/]+)", line (\d+) in (\S+)')
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -149,8 +153,9 @@ class WorkerProcess:
                     break
                 hear(answer["news"])
             if left <= 0:
+                where = self._standing()
                 self.kill()
-                raise WorkerTimeout(f"no answer within {seconds:g} s")
+                raise WorkerTimeout(f"no answer within {seconds:g} s", where=where)
             if stop():
                 self.kill()
                 raise Stopped
@@ -195,6 +200,22 @@ class WorkerProcess:
             )
         except (OSError, ValueError):
             return ""
+
+    def _standing(self) -> str | None:
+        """The functions that a worker which does not answer is in, innermost first; None if it cannot say."""
+        begin = os.fstat(self._errors.fileno()).st_size
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T":
+                return "its process is stopped"
+            os.kill(self.pid, ASK_WHERE)
+        text, before = b"", None
+        deadline = time.monotonic() + WHERE_SECONDS
+        while (not text or text != before) and time.monotonic() < deadline:
+            time.sleep(0.02)
+            before, text = text, os.pread(self._errors.fileno(), 1 << 16, begin)
+        main_thread = text.decode(errors="replace").rpartition("hread 0x")[2]  # the last one printed
+        frames = _FRAME.findall(main_thread)[:6]
+        return ", called by ".join(f"{name} ({file}, line {line})" for file, line, name in frames) or None
 
     def signal_kill(self) -> None:
         """SIGKILL without a wait; `kill` is still to be called. Lets several workers end at a time."""
