@@ -1,7 +1,7 @@
 """Batch invariance: bits of rows, what it costs, whole decoders; writes batch-invariant.json.
 
     python benchmarks/batch_invariant.py {bits,times,models,all} [--dtypes fp16 bf16] [--process 0]
-        [--seconds 0.01] [--limit-s 540] [--resume JOURNAL]
+        [--seconds 0.01] [--limit-s 540] [--share 1/4] [--resume JOURNAL ...]
 
 `bits`: (n, k) of `SHAPES`: rows of products of 1 to 3333 rows are compared with the same rows of one of
 4096: at other places, padded, among other rows, with gaps between rows, in a CUDA graph, compiled; digests
@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from common import code_digest, journal_options, journal_path, write
+from common import code_digest, journal_options, journal_path, shared, write
 from invariant_models import MODELS, model
 from invariant_rows import rows_of, summary_of
 
@@ -317,7 +317,7 @@ def main() -> int:
     except SassafrasError as error:
         raise SystemExit(f"error: {error}") from None
     done, lost = journal.done(), False
-    for part, what in wanted(given):
+    for part, what in shared(wanted(given), given):
         key = " ".join(map(str, (part, *what, f"#{given.process}")))
         if key in done:
             continue

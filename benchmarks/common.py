@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, ProcessPoolExecutor, wait
 from datetime import UTC, datetime
 from multiprocessing import get_context
@@ -123,21 +123,55 @@ def journal_options(parser: ArgumentParser, *dtypes: str) -> None:
         parser.add_argument("--dtypes", nargs="+", choices=dtypes, default=dtypes)
     parser.add_argument("--limit-s", type=float, default=1e9, help="start no row after so many seconds")
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
-    parser.add_argument("--resume", type=Path, help="journal of an earlier run to go on with")
+    parser.add_argument("--resume", type=Path, nargs="+", help="journals of earlier runs to go on with")
+    parser.add_argument(
+        "--share",
+        type=share,
+        default=(1, 1),
+        help="I/N: of every N rows the I-th (a GPU each; then --resume)",
+    )
     default = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results")
     parser.add_argument("--out", type=Path, default=default)
     parser.add_argument("--dry-run", action="store_true", help="a rehearsal without a GPU")
 
 
 def journal_path(given: Namespace, name: str) -> Path:
-    """Of the benchmark's journal: NAME.jsonl in --out, which may begin as a copy of --resume's."""
+    """Of the benchmark's journal: NAME.jsonl in --out, which may begin as the lines of --resume's.
+
+    Raises:
+        SystemExit: a journal to go on with cannot be read, or is of other conditions than the first.
+    """
     if given.cache:
         os.environ["SASSAFRAS_GEMM_CACHE"] = str(given.cache)
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / f"{name}.jsonl"
     if given.resume and not path.exists():
-        shutil.copyfile(given.resume, path)
+        from sassafras.core import SassafrasError
+        from sassafras.gemm.bench.journal import read
+
+        try:
+            first, *more = [read(journal) for journal in given.resume]
+        except (OSError, SassafrasError) as error:
+            raise SystemExit(f"error: {error}") from None
+        if any(lines[:1] != first[:1] for lines in more):
+            raise SystemExit("error: the journals of --resume were written under unlike conditions")
+        lines = [*first, *itertools.chain.from_iterable(lines[1:] for lines in more)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+def share(text: str) -> tuple[int, int]:
+    """``I/N`` as numbers, 1 <= I <= N. Raises ValueError, ArgumentTypeError."""
+    index, of = map(int, text.split("/"))
+    if not 1 <= index <= of:
+        raise ArgumentTypeError(f"{text} is no share: 1/{max(of, 1)} is the first")
+    return index, of
+
+
+def shared(rows: Iterable[Any], given: Namespace) -> Iterator[Any]:
+    """The rows that are this process's by --share."""
+    index, of = given.share
+    return itertools.islice(rows, index - 1, None, of)
 
 
 def code_digest(*rooms: str) -> str:

@@ -27,7 +27,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from common import code_digest, journal_options, journal_path, write
+from common import code_digest, journal_options, journal_path, shared, write
 from program_rows import context_rows, context_summary
 
 from sassafras.core import SassafrasError
@@ -262,7 +262,7 @@ def main() -> int:
     except SassafrasError as error:
         raise SystemExit(f"error: {error}") from None
     done, lost = journal.done(), False
-    for group in groups(given):
+    for group in shared(groups(given), given):
         suffix = " tuned" * given.tuned + f" #{given.process}"
         keys = [f"{shape} {dtype}{suffix}" for shape, dtype in group]
         if all(key in done for key in keys):

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from common import ROOT, code_digest, journal_options, journal_path, write
+from common import ROOT, code_digest, journal_options, journal_path, shared, write
 from graph_clock import Clock
 from program_rows import Row, forward_rows, forward_summary
 
@@ -247,7 +247,7 @@ def measure(given: argparse.Namespace, process: int, until: float) -> int:
     journal = Journal(given.path, bench.header)
     done, longest = set(journal.done()), 0.0
     with torch.no_grad():
-        for row in wanted(given):
+        for row in shared(wanted(given), given):
             key = f"{row.name} #{process}"
             if key in done or time.time() + longest > until:
                 continue

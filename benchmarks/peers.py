@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, code_digest, geomean, journal_options, journal_path, write
+from common import ROOT, code_digest, geomean, journal_options, journal_path, shared, write
 from peers_build import Compiler, build, index_of, nvcc, pack, unpacked
 from peers_worker import DRY, RATIOS
 
@@ -129,7 +129,7 @@ def run(given: argparse.Namespace) -> int:
     except SassafrasError as error:
         raise SystemExit(f"error: {error}") from None
     ready = {shape for shape, record in built.items() if "error" not in record} - set(journal.done())
-    left = [kernel for kernel in index["kernels"] if kernel["shape"] in ready]
+    left = [kernel for kernel in shared(index["kernels"], given) if kernel["shape"] in ready]
     lost, failed = False, list[bool]()
     if left and given.limit_s > 0:
         workers = Workers(given.cache, given.dry_run)

@@ -20,7 +20,7 @@ FILE_LINES = 450
 #: lines of Python in gemm/
 GEMM_LINES = 15_210
 #: lines of benchmarks: scripts, kernels, quotes
-BENCHMARK_LINES = 20_790
+BENCHMARK_LINES = 20_830
 #: bytes of the wheel, without its archive's own
 WHEEL_BYTES = 3_500_000
 

@@ -21,10 +21,11 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     import contexts
 
     def call(table: str, *words: str) -> tuple[int, dict[str, Any]]:
-        given = ["contexts.py", table, "--dry-run", "--out", str(tmp_path), *words]
-        monkeypatch.setattr("sys.argv", given)
+        words = (*words,) if "--out" in words else (*words, "--out", str(tmp_path))
+        monkeypatch.setattr("sys.argv", ["contexts.py", table, "--dry-run", *words])
         code = contexts.main()
-        return code, json.loads((tmp_path / f"{table}-dry.json").read_text())
+        folder = Path(words[words.index("--out") + 1])
+        return code, json.loads((folder / f"{table}-dry.json").read_text())
 
     return call
 
@@ -61,6 +62,26 @@ def test_layers_resume_and_refuse_other_conditions(run: Any) -> None:
     assert summary["untuned_cold_fp16"] == summary["untuned_cold"] and summary["tuned_cold"] is None
     with pytest.raises(SystemExit, match="other conditions"):
         run("layers", "--seed", "1")
+
+
+def test_shares_of_several_gpus_become_one_result(run: Any, tmp_path: Path) -> None:
+    parts = [str(tmp_path / part / "layers-dry.jsonl") for part in "ab"]
+    for number, part in enumerate(parts, 1):
+        run("layers", "--count", "5", "--share", f"{number}/2", "--out", str(Path(part).parent))
+    taken = [len(Path(part).read_text().splitlines()) - 1 for part in parts]
+    assert taken == [3, 2]
+    code, found = run("layers", "--count", "5", "--resume", *parts, "--limit-s", "0")
+    assert code == 0 and len(found["rows"]) == 5
+    for words, says in (
+        (["--share", "3/2"], "3/2 is no share"),
+        (["--resume", parts[0], __file__, "--out", str(tmp_path / "c")], "not a benchmark journal"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            run("layers", *words)
+        assert ended.value.code == 2 or says in str(ended.value)
+    Path(parts[1]).write_text(Path(parts[1]).read_text().replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(SystemExit, match="unlike conditions"):
+        run("layers", "--resume", *parts, "--out", str(tmp_path / "d"))
 
 
 def test_a_wrong_contestant_has_no_speedup(monkeypatch: pytest.MonkeyPatch) -> None:
