@@ -1,7 +1,7 @@
 """Products where programs have them, beside torch and cuBLASLt's best; writes contexts.json or layers.json.
 
     python benchmarks/contexts.py {contexts,layers} [--dtypes fp16 bf16] [--process 0] [--tuned]
-        [--limit-s 560] [--resume JOURNAL] [--dry-run]
+        [--limit-s 560] [--share 1/4] [--resume JOURNAL ...] [--dry-run]
 
 `layers`: layer shapes, weights from memory (rotating through twice the L2), back to back and with an
 elementwise kernel between; cuBLASLt's algorithm is selected in that context. A shape that the table has is

@@ -1,7 +1,7 @@
 """Forward passes of models with and without Sassafras, each in one CUDA graph; writes model-forward.json.
 
     python benchmarks/model_forward.py [--models llama-3-8b ...] [--tokens 1 16 ...] [--dtypes fp16 bf16]
-        [--processes 5] [--limit-s 560] [--max-autotune] [--resume JOURNAL] [--dry-run]
+        [--processes 5] [--limit-s 560] [--max-autotune] [--share 1/4] [--resume JOURNAL ...] [--dry-run]
 
 Random weights, four layers (more where four lie below four times the L2), plain torch (`decoder`). Up to 256
 tokens are as many sequences that decode one token after --context cached ones; more are the prefill of one
