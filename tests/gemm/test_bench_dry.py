@@ -282,6 +282,16 @@ def test_one_process_measures_both_ways() -> None:
     assert {of["member"] for of in untuned["served"].values()} == {"torch"} and "cold_ours" not in untuned
 
 
+def test_a_winner_of_one_layout_alone_is_measured() -> None:
+    """The fields of a family that has one layout do not hold it."""
+    stage = dry_run.DryContestants()
+    options = Options(configs=16, only="^stream", walls=0, cold=False)
+    selection = choose(stage, Shape(1, 640, 3200), options)
+    assert selection["ours"] and "layout" not in selection["ours"]
+    row = measure(stage, selection, options, 0, "offline")
+    assert row["layout"] == "tn" and row["ours_tn"] == row["ours"]
+
+
 def test_judged_takes_the_better_layout_of_each() -> None:
     names = ["ours", "lt_autotune_nn", "lt_autotune_tn", "torch_nn", "torch_tn", "null"]
     table = np.array([[1.0, 2.0, 3.0, 5.0, 4.0, 2.0]] * 6)

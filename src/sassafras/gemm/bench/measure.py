@@ -64,7 +64,7 @@ def measure(
     every = _Measurement(stage, selection, options, operands)
     ratios = {name: required(operands, name, call, name in OURS) for name, call in every.calls.items()}
     ours = selection.get("ours")
-    row |= {"layout": ours["layout"] if ours else None, "config": ours}
+    row |= {"layout": from_fields(ours).layout if ours else None, "config": ours}
     row |= every.server(process) if mode == "server" else every.offline()
     row |= {"served": stage.served(), "cublas_rms": operands.cublas_rms}
     if "ours" in ratios:
@@ -226,7 +226,7 @@ def judged(
             row[f"{prefix}{of}ratios"] = [round(float(value), 5) for value in ratios]
     row[prefix + "ours"] = medians.get("ours")
     if selection.get("ours") and not prefix:
-        row[f"ours_{selection['ours']['layout']}"] = row["ours"]
+        row[f"ours_{from_fields(selection['ours']).layout}"] = row["ours"]
     return row
 
 
