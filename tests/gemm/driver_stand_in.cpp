@@ -316,7 +316,7 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
                 bad |= (uintptr_t)params[more] % 64 || m.magic != 0x5AFE || m.rank != 2 || m.address != maps[0].address;
                 if (lines[i] == 0 || counts[i] == 0) continue; // never used
                 bad |= (long)m.dims[0] != (lines[i] - 1) * leading + length || (long)m.dims[1] != counts[i];
-                bad |= (long)m.strides[0] != 16 * leading || m.type != 6;
+                bad |= (long)m.strides[0] != 16 * leading || m.type != (d.bf16 ? 9 : 6);
             }
             return Matrix{(uint16_t *)maps[0].address, mn ? 1 : leading, mn ? leading : 1, 0L};
         }

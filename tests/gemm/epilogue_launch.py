@@ -53,6 +53,10 @@ INSTANCES: list[Instance] = [
     _R(4, 1, 64, dtype="bf16", epilogue=True),
     FoldedInstance("tn", 64, 64, 3, epilogue=True),
     FoldedPersistentInstance("tn", 128, 64, 2, False, 3, cluster_m=2, epilogue=True, stagger=2),
+    _L("tn", 1, 2, 4, epilogue=True, dtype="bf16"),
+    _L("tn", 1, 2, 2, epilogue=True, swap_ab=True, dtype="bf16"),
+    _S("nn", 64, 64, 2, 2, 4, 1, epilogue=True, dtype="bf16"),
+    UnalignedInstance("tn", 64, 64, 3, epilogue=True, dtype="bf16"),
 ]
 #: weights that are read early
 EARLY = [

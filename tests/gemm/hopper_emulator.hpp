@@ -517,14 +517,6 @@ inline void load_shared(u32 (&to)[4], u32 at) {
     if (emulator::granule(cluster_rank(), at & 0xffffff).copy_writes) emulator::fail("what is read has not landed");
     std::memcpy(to, emulator::bytes_at(cluster_rank(), at & 0xffffff, 16), 16);
 }
-inline u32 pack_bf16(float first, float second) {
-    auto one = [](float f) {
-        u32 bits;
-        std::memcpy(&bits, &f, 4);
-        return f != f ? 0x7fffu : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    };
-    return one(first) | one(second) << 16;
-}
 
 inline void check_scratch(const void *at, size_t size) {
     for (const emulator::Range &r : emulator::scratch)

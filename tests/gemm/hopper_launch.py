@@ -74,6 +74,7 @@ INSTANCES: list[Instance] = [
 UNALIGNED: list[Instance] = [
     UnalignedInstance("tn", 64, 64, 3), UnalignedInstance("tn", 128, 128, 3),
     UnalignedInstance("tn", 64, 256, 4), UnalignedInstance("tn", 64, 128, 6),
+    UnalignedInstance("tn", 64, 64, 4, dtype="bf16"),
 ]  # fmt: skip
 #: fewer warps and stages than chunks, more, BF16
 STREAM: list[Instance] = [

@@ -243,9 +243,18 @@ template <int WORDS> inline void store_global(void *to, const u32 (&from)[WORDS]
 }
 inline void store_global_u16(void *to, u16 from) { emulator::write(to, &from, 2); }
 
-inline float half_of(u32 word, int index) { return emulator::half_to_float((u16)(word >> (16 * index))); }
+inline u16 to_f16(float value) { return emulator::float_to_half(value); }
+inline float from_f16(u16 value) { return emulator::half_to_float(value); }
+inline float from_bf16(u16 value) {
+    const u32 bits = (u32)value << 16;
+    float wide;
+    std::memcpy(&wide, &bits, 4);
+    return wide;
+}
 
-inline void mma_m16n8k16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+// `value` is that of an element.
+template <class Value>
+inline void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, const Value &value) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     emulator::Warp &warp = emulator::lane->cta->warps[threadIdx.x / 32];
     const u32 a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
@@ -256,28 +265,34 @@ inline void mma_m16n8k16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, 
         const int upper = q / 2, column = 2 * t + q % 2; // row g + 8 * upper
         double sum = d[q];
         for (int k = 0; k < 16; ++k) {
-            const int owner = (k % 8) / 2, high = k / 8;
-            sum += (double)half_of(warp.a[4 * g + owner][2 * high + upper], k % 2) *
-                   (double)half_of(warp.b[4 * column + owner][high], k % 2);
+            const int owner = (k % 8) / 2, high = k / 8, shift = 16 * (k % 2);
+            sum += (double)value((u16)(warp.a[4 * g + owner][2 * high + upper] >> shift)) *
+                   (double)value((u16)(warp.b[4 * column + owner][high] >> shift));
         }
         d[q] = (float)sum;
     }
     emulator::wait(warp.barrier);
 }
+inline void mma_m16n8k16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    mma(d, a0, a1, a2, a3, b0, b1, from_f16);
+}
+inline void mma_m16n8k16_bf16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    mma(d, a0, a1, a2, a3, b0, b1, from_bf16);
+}
 
 inline u32 lower_halves(u32 x, u32 y) { return (x & 0xffff) | (y << 16); }
 inline u32 upper_halves(u32 x, u32 y) { return (x >> 16) | (y & 0xffff0000u); }
-inline u16 to_f16(float value) { return emulator::float_to_half(value); }
-inline float from_f16(u16 value) { return emulator::half_to_float(value); }
-inline float from_bf16(u16 value) {
-    const u32 bits = (u32)value << 16;
-    float wide;
-    std::memcpy(&wide, &bits, 4);
-    return wide;
-}
 inline float exp2_approximate(float x) { return std::exp2(x); }
 inline float reciprocal(float x) { return 1.0f / x; }
 inline u32 pack_f16(float first, float second) { return to_f16(first) | ((u32)to_f16(second) << 16); }
+inline u32 pack_bf16(float first, float second) {
+    auto one = [](float f) {
+        u32 bits;
+        std::memcpy(&bits, &f, 4);
+        return f != f ? 0x7fffu : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    };
+    return one(first) | one(second) << 16;
+}
 
 // Copies happen as late as the waits allow, so that a missing wait shows.
 template <int BYTES> inline void copy_async_part(void *to, const void *from, bool ok) {

@@ -73,24 +73,4 @@ template <bool BF16> inline u32 products_of_two(u32 x, u32 y) { // exact in FP32
     return BF16 ? pack_bf16(found[0], found[1]) : pack_f16(found[0], found[1]);
 }
 
-inline void mma_m16n8k16_bf16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    emulator::Warp &warp = emulator::lane->cta->warps[threadIdx.x / 32];
-    const u32 a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
-    std::memcpy(warp.a[lane], a, sizeof a);
-    std::memcpy(warp.b[lane], b, sizeof b);
-    emulator::wait(warp.barrier);
-    for (int q = 0; q < 4; ++q) {
-        const int upper = q / 2, column = 2 * t + q % 2;
-        double sum = d[q];
-        for (int k = 0; k < 16; ++k) {
-            const int owner = (k % 8) / 2, high = k / 8, shift = 16 * (k % 2);
-            sum += (double)as_float(warp.a[4 * g + owner][2 * high + upper] >> shift << 16) *
-                   (double)as_float(warp.b[4 * column + owner][high] >> shift << 16);
-        }
-        d[q] = (float)sum;
-    }
-    emulator::wait(warp.barrier);
-}
-
 } // namespace sassafras

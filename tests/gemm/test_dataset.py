@@ -12,7 +12,6 @@ import pytest
 from sassafras.core import SassafrasError
 from sassafras.gemm.configs import names, small
 from sassafras.gemm.configs.fields import to_fields
-from sassafras.gemm.configs.registry import Config
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset
 from sassafras.gemm.select.dataset import Dataset, DatasetEntry
@@ -128,21 +127,6 @@ def test_a_table_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     written["configurations"][0]["tile_m"] = 77  # a kernel of another version
     path.write_text(json.dumps(written))
     assert TunedTable.load(path).rows[Shape(64, 64, 64), "nn"].ours == found.ours[1:]
-
-
-def test_a_table_names_something_for_bf16() -> None:
-    """Where no winner multiplies BF16, the fastest that does comes last, of an earlier run even."""
-    shape, quick = Shape(512, 512, 1024), names.parse("small_tn_m1n1s2/w1x1x8/c4")
-    plain = names.parse("split_k_tn_64x64_s10q1/c1")
-    slow = {names.parse(f"split_k_tn_64x64_s10q1/c{slices}"): (4.0 + slices, -8) for slices in (2, 4)}
-
-    def rows(ours: dict[Config, tuple[float, int]]) -> tuple[tuple[Config, float], ...]:
-        entry = DatasetEntry(shape, ours, {"torch": {"tn": 6.0}})
-        return TunedTable.from_dataset(Dataset({}, [entry])).rows[shape, "tn"].ours
-
-    assert rows({quick: (3.0, 2), plain: (4.0, -8), **slow}) == ((quick, 3.0), (plain, 4.0))
-    assert rows({quick: (3.0, 2), plain: (6.5, -8)}) == ((quick, 3.0),), "torch is faster"
-    assert rows({quick: (3.0, 2), plain: (3.1, 2), **slow}) == ((quick, 3.0), (plain, 3.1))
 
 
 def test_what_is_shipped_is_what_the_results_hold() -> None:

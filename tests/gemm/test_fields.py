@@ -70,3 +70,15 @@ def test_what_is_no_configuration_is_refused_with_a_reason(change: dict[str, Any
 def test_what_is_no_object_is_refused(given: Any) -> None:
     with pytest.raises(SassafrasError, match=r"a JSON object of fields|there is no kernel"):
         from_fields(given)
+
+
+@pytest.mark.parametrize(
+    "name", ["small_tn_m1n2s2/w1x1x1/c2", "fallback_nn_32x64_w2x2s4/c1", "unaligned_tn_64x64_s6/c1"]
+)
+def test_files_from_before_bf16_are_read(name: str) -> None:
+    """Three kernels had no type in their fields."""
+    config = names.parse(name)
+    given = {field: value for field, value in to_fields(config).items() if field != "dtype"}
+    assert from_fields(given) == config and config.dtype == "fp16"
+    twin = registry.with_dtype(config, "bf16")
+    assert twin is not None and from_fields(to_fields(twin)) == twin and names.parse(twin.name) == twin

@@ -48,19 +48,27 @@ def wrong_launch(tools: Contestants, config: Config, operands: Operands) -> str:
     return why or ("" if same else "two launches differ")
 
 
-@pytest.mark.parametrize("shape", BOUNDARY, ids=str)
-def test_every_instance_is_right(tools: Contestants, shape: Shape) -> None:
-    """Against FP64, four configurations of each: nn and tn, and the layouts of weights' gradients."""
-    from sassafras.gemm.bench.operands import Operands
-
-    operands = Operands(shape, 1, (*LAYOUTS, *BACKWARD))
-    operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
+def some_of_each(shape: Shape, dtype: str) -> list[Config]:
+    """Four legal configurations of each instance: nn and tn, and the layouts of weights' gradients."""
+    every = (*registry.configurations(), *backward.configurations())
     rng, legal = np.random.default_rng(1), dict[Any, list[Config]]()
-    for config in (*registry.configurations(), *backward.configurations()):
-        if config.why_illegal(shape) is None:
+    for config in every if dtype == "fp16" else registry.other_configurations():
+        if config.dtype == dtype and config.why_illegal(shape) is None:
             legal.setdefault(config.instance, []).append(config)
     chosen = [members[i] for members in legal.values() for i in rng.permutation(len(members))[:4]]
     assert len(chosen) > (15 if shape.n % 8 or shape.k % 8 else 300)
+    return chosen
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("shape", BOUNDARY, ids=str)
+def test_every_instance_is_right(tools: Contestants, shape: Shape, dtype: str) -> None:
+    """Against FP64."""
+    from sassafras.gemm.bench.operands import Operands
+
+    operands = Operands(shape, 1, (*LAYOUTS, *BACKWARD), dtype=dtype)
+    operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
+    chosen = some_of_each(shape, dtype)
     assert {c.name: why for c in chosen if (why := wrong_launch(tools, c, operands))} == {}
 
 

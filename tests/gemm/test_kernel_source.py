@@ -16,8 +16,10 @@ from sassafras.gemm.configs.small import SmallConfig, SmallInstance
 from sassafras.gemm.problem.shape import Shape
 from tests.shared import compiled
 
+from .hopper_launch import operands, values
+
 HERE = Path(__file__).parent
-#: every code path: tile heights and widths, one and several loads at once, the three layouts
+#: every code path: tile heights and widths, one and several loads at once, the three layouts, BF16
 INSTANCES: dict[str, Instance] = {
     instance.name: instance
     for instance in (
@@ -25,7 +27,8 @@ INSTANCES: dict[str, Instance] = {
             "lean_tn_m1n1s4", "lean_tn_m1n2s2", "lean_nn_m1n2s1", "lean_tn_m1n1s2x", "lean_nn_m1n2s2x",
             "lean_tn_swapped_m1n1s4", "lean_tn_swapped_m1n2s2", "staged_nn_32x64_w2x2s4",
             "staged_tn_64x64_w2x2s4a1", "staged_nn_64x64_w2x2s4a1", "staged_tn_64x64_w2x2s4a2",
-            "staged_nn_64x64_w2x2s4a2",
+            "staged_nn_64x64_w2x2s4a2", "lean_tn_bf16_m1n1s4", "lean_nn_bf16_m1n2s1",
+            "lean_tn_swapped_bf16_m1n2s2", "staged_nn_bf16_32x64_w2x2s4", "staged_nn_bf16_64x64_w2x2s4a1",
         )),
         *(SmallInstance("tn", *tile) for tile in ((2, 4, 2), (1, 4, 1))),
         *(SmallInstance("nn", *tile) for tile in ((1, 2, 4), (1, 4, 1))),
@@ -64,15 +67,12 @@ def _type(instance: Instance) -> str:
 
 def launch(program: Path, config: Config, shape: Shape, folder: Path, seed: int = 0) -> None:
     """Run one launch with the grid and scalars of `SmallConfig.launch`, and compare with FP64."""
-    rng = np.random.default_rng(seed)
-    a = rng.standard_normal((shape.m, shape.k)).astype(np.float16)
-    b = rng.standard_normal((shape.k, shape.n)).astype(np.float16)
+    a, laid, exact = operands(config, shape, seed)
     plan = config.launch(shape)
-    laid = b if config.layout == "nn" else np.ascontiguousarray(b.T)
     first, second = (laid, a) if config.swap_ab else (a, laid)
     first.tofile(folder / "first")
     second.tofile(folder / "second")
-    np.zeros((shape.m, shape.n), np.float16).tofile(folder / "c")
+    np.zeros((shape.m, shape.n), np.uint16).tofile(folder / "c")
     s = plan.scalars
     numbers = [
         NAMES.index(config.instance.name), s["m"], s["n"], s["k"], s["lda"], s["ldb"], s["ldc"],
@@ -84,10 +84,10 @@ def launch(program: Path, config: Config, shape: Shape, folder: Path, seed: int 
         cwd=folder, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{config.name} for {shape}: {done.stderr}"
-    c = np.fromfile(folder / "c", np.float16).reshape(shape.m, shape.n).astype(np.float64)
-    exact = a.astype(np.float64) @ b.astype(np.float64)
-    # half a unit in the last place of FP16, and a little for FP32 sums of k terms
-    allowed = np.abs(exact) * 2.0**-11 + 1e-5 * np.sqrt(shape.k) + 2.0**-25
+    c = values(np.fromfile(folder / "c", np.uint16).reshape(shape.m, shape.n), config.dtype)
+    # half a unit in the last place, and a little for FP32 sums of k terms
+    unit = 2.0**-8 if config.dtype == "bf16" else 2.0**-11
+    allowed = np.abs(exact) * unit + 1e-5 * np.sqrt(shape.k) + 2.0**-25
     assert (np.abs(c - exact) <= allowed).all(), f"{config.name} for {shape}"
 
 

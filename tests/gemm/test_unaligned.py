@@ -228,7 +228,7 @@ def test_maps_reach_every_row_and_no_further() -> None:
     for _ in range(200):
         rows, length = (int(rng.integers(1, 200)) for _ in range(2))
         gap = int(rng.integers(0, 9))
-        more, less = (m.spread(length, length + gap) for m in kinds("a", rows, length, (64, 8)))
+        more, less = (m.spread(length, length + gap) for m in kinds("a", rows, length, (64, 8), "fp16"))
         leading = length + gap
         reached = set()
         for kind in range(min(rows, 8)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
@@ -34,6 +34,7 @@ class FallbackInstance(KernelInstance):
         stages: k tiles in shared memory.
         alignment: elements that rows are multiples of: 8, or 2 or 1 for odd shapes (smaller copies).
         epilogue: batches, and more than the product (`epilogue`).
+        dtype: ``fp16`` or ``bf16``.
     """
 
     HEADER: ClassVar[str] = "sm90_gemm_fallback.cuh"
@@ -49,13 +50,14 @@ class FallbackInstance(KernelInstance):
     stages: int
     alignment: int = 8
     epilogue: bool = False
+    dtype: str = "fp16"
 
     @property
     def name(self) -> str:
         """Entry name, for example ``staged_nn_32x64_w2x2s4``; ``a1`` behind it for rows of any length."""
         tile = f"{self.tile_m}x{self.tile_n}_w{self.warps_m}x{self.warps_n}s{self.stages}"
         return (
-            f"staged_{self.layout}_{tile}"
+            f"staged_{self._kind}_{tile}"
             + (f"a{self.alignment}" if self.alignment != 8 else "")
             + "e" * self.epilogue
         )
@@ -74,7 +76,7 @@ class FallbackInstance(KernelInstance):
     def arguments(self) -> tuple[Any, ...]:
         """The template's."""
         tile = self.tile_m, self.tile_n, self.warps_m, self.warps_n, self.stages
-        return *tile, self.layout == "nn", self.alignment, *(True,) * self.epilogue
+        return *tile, self.layout == "nn", self.alignment, *self._last_arguments
 
 
 _ODD = (64, 64, 2, 2, 4)
@@ -85,11 +87,13 @@ INSTANCES: tuple[FallbackInstance, ...] = (
     FallbackInstance("nn", 32, 64, 2, 2, 4),
     *(FallbackInstance(layout, *_ODD, align) for layout in _LAYOUTS for align in (2, 1)),
 )
-
-
+#: the same for BF16
+OTHER_INSTANCES = tuple(replace(instance, dtype="bf16") for instance in INSTANCES)
 #: those with an epilogue (`epilogue`): for odd shapes, which no other family serves
 EPILOGUE_INSTANCES: tuple[FallbackInstance, ...] = tuple(
-    FallbackInstance(layout, *_ODD, 1, epilogue=True) for layout in _LAYOUTS
+    FallbackInstance(layout, *_ODD, 1, epilogue=True, dtype=dtype)
+    for dtype in ("fp16", "bf16")
+    for layout in _LAYOUTS
 )
 
 

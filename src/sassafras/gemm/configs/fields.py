@@ -20,6 +20,8 @@ from . import names, rasterization, registry
 from .base import Mode
 from .registry import Config
 
+#: fields that files of earlier versions lack in configurations of some kernels
+_ADDED = {"dtype": "fp16"}
 #: attributes whose field is ``rasterization``
 _BANDS = ("band", "group")
 
@@ -61,6 +63,7 @@ def from_fields(given: Any) -> Config:
         hint = "one of " + ", ".join(registry.KERNELS)
         raise SassafrasError(f"there is no kernel {name!r}", where="configuration", hint=hint)
     kinds = _kinds(name)
+    given = {**{field: value for field, value in _ADDED.items() if field in kinds}, **given}
     unknown = [f"there is no field {field!r}" for field in given if field not in kinds]
     missing = [f"the field {field!r} is missing" for field in kinds if field not in given]
     typed = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
@@ -35,6 +35,7 @@ class SmallInstance(KernelInstance):
         divisible: only for extents that are multiples of everything: nothing is clamped or checked.
         epilogue: batches, and more than the product (`epilogue`).
         swap_ab: A and B change roles (tn).
+        dtype: ``fp16`` or ``bf16``.
     """
 
     HEADER: ClassVar[str] = "sm90_gemm_small.cuh"
@@ -49,6 +50,7 @@ class SmallInstance(KernelInstance):
     divisible: bool = False
     epilogue: bool = False
     swap_ab: bool = False
+    dtype: str = "fp16"
 
     @property
     def name(self) -> str:
@@ -80,8 +82,8 @@ class SmallInstance(KernelInstance):
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The template's."""
-        layout = f"sassafras::Layout::{self._kind.upper()}"
-        return self.mma_m, self.mma_n, self.k_steps, layout, self.divisible, *(True,) * self.epilogue
+        layout = f"sassafras::Layout::{self.layout.upper()}{'_SWAPPED' * self.swap_ab}"
+        return self.mma_m, self.mma_n, self.k_steps, layout, self.divisible, *self._last_arguments
 
 
 _MANY_THREADS = frozenset({(1, 1, 1), (1, 1, 2), (1, 2, 1), (1, 2, 2)})
@@ -100,10 +102,14 @@ INSTANCES: tuple[SmallInstance, ...] = (
     SmallInstance("tn", 1, 1, 4, swap_ab=True),
     SmallInstance("tn", 1, 2, 2, swap_ab=True),
 )
+#: the same for BF16
+OTHER_INSTANCES = tuple(replace(instance, dtype="bf16") for instance in INSTANCES)
 #: those with an epilogue (`epilogue`), compiled when asked for
 EPILOGUE_INSTANCES: tuple[SmallInstance, ...] = (
     SmallInstance("tn", 1, 2, 4, epilogue=True),
     SmallInstance("nn", 1, 2, 4, epilogue=True),
+    SmallInstance("tn", 1, 2, 4, epilogue=True, dtype="bf16"),
+    SmallInstance("nn", 1, 2, 4, epilogue=True, dtype="bf16"),
 )
 
 

@@ -56,8 +56,18 @@ class KernelInstance:
     @property
     def _kind(self) -> str:
         """What names say of the layout and the type."""
-        swapped, bf16 = getattr(self, "swap_ab", False), getattr(self, "dtype", "fp16") == "bf16"
-        return getattr(self, "layout", "") + "_swapped" * swapped + "_bf16" * bf16
+        swapped = getattr(self, "swap_ab", False)
+        return getattr(self, "layout", "") + "_swapped" * swapped + "_bf16" * self._bf16
+
+    @property
+    def _bf16(self) -> bool:
+        return getattr(self, "dtype", "fp16") == "bf16"
+
+    @property
+    def _last_arguments(self) -> tuple[bool, ...]:
+        """EPILOGUE and BF16 of templates where both come last and are false by default."""
+        epilogue = bool(getattr(self, "epilogue", False))
+        return (epilogue, True) if self._bf16 else (True,) * epilogue
 
     @property
     def bounds(self) -> str:
@@ -67,7 +77,9 @@ class KernelInstance:
     @property
     def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
-        return self.PARAMETERS + EPILOGUE_PARAMETERS * bool(getattr(self, "epilogue", False))
+        of_type = {"*fp16": "*bf16"} if self._bf16 else {}
+        own = tuple((name, of_type.get(kind, kind)) for name, kind in self.PARAMETERS)
+        return own + EPILOGUE_PARAMETERS * bool(getattr(self, "epilogue", False))
 
     @property
     def template(self) -> str:
@@ -78,7 +90,7 @@ class KernelInstance:
     def _declared(self, name: str, kind: str) -> str:
         if kind not in _DECLARED:
             raise SassafrasError("no parameter has this type", where=f"{self.name}, {kind}")
-        constant = "const " * (self.READ_ONLY and kind == "*fp16" and name != "c")
+        constant = "const " * (self.READ_ONLY and kind in ("*fp16", "*bf16") and name != "c")
         return constant + _DECLARED[kind].format(name)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
@@ -32,6 +32,7 @@ class UnalignedInstance(KernelInstance):
         tile_m, tile_n: the CTA's tile; 64 rows a warpgroup.
         stages: k tiles in shared memory.
         epilogue: more than the product (`epilogue`), of one matrix.
+        dtype: ``fp16`` or ``bf16``.
     """
 
     HEADER: ClassVar[str] = "sm90_gemm_unaligned.cuh"
@@ -47,11 +48,12 @@ class UnalignedInstance(KernelInstance):
     tile_n: int
     stages: int
     epilogue: bool = False
+    dtype: str = "fp16"
 
     @property
     def name(self) -> str:
         """Entry name, for example ``any_tn_64x128_s8``."""
-        return f"any_{self.layout}_{self.tile_m}x{self.tile_n}_s{self.stages}" + "e" * self.epilogue
+        return f"any_{self._kind}_{self.tile_m}x{self.tile_n}_s{self.stages}" + "e" * self.epilogue
 
     @property
     def math_warpgroups(self) -> int:
@@ -89,15 +91,19 @@ class UnalignedInstance(KernelInstance):
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The template's."""
-        return self.tile_m, self.tile_n, self.stages, *(True,) * self.epilogue
+        return self.tile_m, self.tile_n, self.stages, *self._last_arguments
 
 
 #: rows, columns, stages: as many as 200 KB hold, for one CTA a multiprocessor; half of it for small tiles
 _TILES = ((64, 64, 6), (64, 128, 8), (128, 128, 6), (128, 256, 4))
 #: all that are compiled
 INSTANCES: tuple[UnalignedInstance, ...] = tuple(UnalignedInstance("tn", *tile) for tile in _TILES)
+#: the same for BF16
+OTHER_INSTANCES = tuple(replace(instance, dtype="bf16") for instance in INSTANCES)
 #: those with an epilogue (`epilogue`)
-EPILOGUE_INSTANCES: tuple[UnalignedInstance, ...] = (UnalignedInstance("tn", 64, 128, 8, epilogue=True),)
+EPILOGUE_INSTANCES: tuple[UnalignedInstance, ...] = tuple(
+    UnalignedInstance("tn", 64, 128, 8, epilogue=True, dtype=dtype) for dtype in ("fp16", "bf16")
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -171,8 +177,8 @@ class UnalignedConfig(Configuration):
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
         rows, columns = self.tile
-        a = kinds("a", shape.m, shape.k, (TILE_K, rows // KINDS))
-        b = kinds("b", shape.n, shape.k, (TILE_K, columns // KINDS))
+        a = kinds("a", shape.m, shape.k, (TILE_K, rows // KINDS), self.dtype)
+        b = kinds("b", shape.n, shape.k, (TILE_K, columns // KINDS), self.dtype)
         return dict(zip(("a_more", "a_less", "b_more", "b_less"), (*a, *b), strict=True))
 
     def _grid(self, shape: Shape) -> tuple[int, int, int]:
@@ -232,7 +238,9 @@ _LOAD, _PARTIAL, _STORE, _MEMORY = 42, 11.3, 10, 14
 _MOVE = 5.5
 
 
-def kinds(operand: str, rows: int, length: int, box: tuple[int, int]) -> tuple[TensorMap, TensorMap]:
+def kinds(
+    operand: str, rows: int, length: int, box: tuple[int, int], dtype: str
+) -> tuple[TensorMap, TensorMap]:
     """Two tensor maps of a matrix's rows j, j + 8, j + 16 ...; row j begins at element j * length of either,
     its copies at the multiple of 8 before.
 
@@ -242,7 +250,7 @@ def kinds(operand: str, rows: int, length: int, box: tuple[int, int]) -> tuple[T
     """
     more, each = rows % KINDS, rows // KINDS
     made = [
-        TensorMap(operand, "fp16", (lines * length, count), (2 * KINDS * length,), box, lines=lines)
+        TensorMap(operand, dtype, (lines * length, count), (2 * KINDS * length,), box, lines=lines)
         for lines, count in ((more, each + 1), (KINDS, each))
         if lines and count
     ]

@@ -56,8 +56,20 @@ template <class Problem> __device__ __forceinline__ void move_operands(General<P
     p.b += batch_of(p) * p.out.batch_b;
 }
 
+// By type: an element's value; two values, one value rounded to nearest even; `mma_m16n8k16`.
 template <bool BF16> __device__ __forceinline__ float widened(u16 value) {
     return BF16 ? from_bf16(value) : from_f16(value);
+}
+template <bool BF16> __device__ __forceinline__ u32 rounded_pair(float first, float second) {
+    return BF16 ? pack_bf16(first, second) : pack_f16(first, second);
+}
+template <bool BF16> __device__ __forceinline__ u16 rounded(float value) {
+    return BF16 ? (u16)pack_bf16(value, 0) : to_f16(value);
+}
+template <bool BF16>
+__device__ __forceinline__ void multiply_add(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    if constexpr (BF16) mma_m16n8k16_bf16(d, a0, a1, a2, a3, b0, b1);
+    else mma_m16n8k16(d, a0, a1, a2, a3, b0, b1);
 }
 
 // COUNT contiguous elements, the first `valid` of them (all or none where rows are ALIGNED to 16 bytes); zeros for the rest.

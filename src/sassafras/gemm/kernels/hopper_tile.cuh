@@ -85,10 +85,6 @@ template <int WIDTH, bool TRANSPOSED, bool BF16, int WARPS = 1> struct Staging {
         return at ^ (((at >> 7) & (CHUNKS - 1)) << 4);
     }
 
-    static __device__ __forceinline__ u32 pack(float first, float second) {
-        return BF16 ? pack_bf16(first, second) : pack_f16(first, second);
-    }
-
     // d: the accumulators of columns FROM .. FROM + WIDTH - 1 of the warp's rows. warp: which of WARPS
     template <int FROM, int COUNT>
     static __device__ __forceinline__ void write(u32 buffer, const float (&d)[COUNT], int lane, int warp = 0) {
@@ -96,7 +92,7 @@ template <int WIDTH, bool TRANSPOSED, bool BF16, int WARPS = 1> struct Staging {
         for (int j = 0; j < WIDTH / 8; j += 2) { // 16 columns: four 8x8 matrices
             u32 words[4];
 #pragma unroll
-            for (int e = 0; e < 4; ++e) words[e] = pack(d[FROM / 2 + 4 * j + 2 * e], d[FROM / 2 + 4 * j + 2 * e + 1]);
+            for (int e = 0; e < 4; ++e) words[e] = rounded_pair<BF16>(d[FROM / 2 + 4 * j + 2 * e], d[FROM / 2 + 4 * j + 2 * e + 1]);
             // matrix i: upper or lower 8 rows by its lowest bit, 8 columns by the next
             const int i = lane >> 3, r = lane & 7;
             const u32 at = TRANSPOSED ? place(8 * (j + (i >> 1)) + r, 2 * warp + (i & 1)) : place(8 * (i & 1) + r, j + (i >> 1));

@@ -66,6 +66,14 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], u32 a0, u32 a1, u32 
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// The same of BF16.
+__device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 // The lower halves of two words, x's first.
 __device__ __forceinline__ u32 lower_halves(u32 x, u32 y) {
     u32 d;
@@ -89,6 +97,13 @@ __device__ __forceinline__ u32 pack_f16(float first, float second) {
 
 // One FP32 value rounded to nearest even FP16.
 __device__ __forceinline__ u16 to_f16(float value) { return (u16)pack_f16(value, 0.0f); }
+
+// Two FP32 values rounded to nearest even BF16, `first` in the lower half.
+__device__ __forceinline__ u32 pack_bf16(float first, float second) {
+    u32 d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(second), "f"(first));
+    return d;
+}
 
 // The value of an FP16, of a BF16 pattern.
 __device__ __forceinline__ float from_f16(u16 value) {

@@ -190,13 +190,6 @@ __device__ __forceinline__ void load_shared(u32 (&to)[4], u32 at) {
 
 __device__ __forceinline__ float as_float(u32 bits) { return __uint_as_float(bits); }
 
-// Two FP32 values rounded to nearest even BF16, `first` in the lower half.
-__device__ __forceinline__ u32 pack_bf16(float first, float second) {
-    u32 d;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(second), "f"(first));
-    return d;
-}
-
 // --- between CTAs of a launch ----------------------------------------------------------------------------
 // Partial sums in global memory, past the L1.
 

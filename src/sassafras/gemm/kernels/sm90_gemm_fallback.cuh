@@ -1,4 +1,5 @@
-// Staged HGEMM for small problems whose operands are worth sharing: C = A * B, FP16 in and out, FP32 accumulation.
+// Staged HGEMM for small problems whose operands are worth sharing: C = A * B, FP16 or BF16 in and out, FP32
+// accumulation.
 //
 // A CTA computes a BM x BN tile. Its operands pass through shared memory in k tiles of 64, STAGES of them in
 // flight (cp.async); warps read fragments with ldmatrix, transposed for B in NN, and multiply with mma.m16n8k16.
@@ -14,6 +15,7 @@
 //   ALIGN             elements that rows and bases are multiples of: 8 (16 bytes), 2, or 1. Below 8 the copies are
 //                     smaller (for 1 ordinary loads and stores), and so are the stores of C
 //   EPILOGUE          batches, and what epilogue.cuh describes; grid: tiles of M times matrices of the batch
+//   BF16              elements are BF16, otherwise FP16
 //
 // Launch: grid (cluster, tiles of N, tiles of M), cluster (cluster, 1, 1), 32 * WARPS_M * WARPS_N threads,
 // dynamic shared memory as `StagedConfig.shared_bytes` says.
@@ -34,7 +36,8 @@ struct StagedProblem {
     int tiles_per_slice; // 64-wide k tiles of each CTA of a cluster
 };
 
-template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALIGN = 8, bool EPILOGUE = false> struct Staged {
+template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALIGN = 8, bool EPILOGUE = false, bool BF16 = false>
+struct Staged {
     using Problem = typename ProblemOf<EPILOGUE, StagedProblem>::Type;
     static constexpr int BK = 64, CHUNK = 8; // elements; a chunk is 16 bytes
     static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
@@ -138,7 +141,7 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALI
             for (int i = 0; i < MT; ++i)
 #pragma unroll
                 for (int j = 0; j < NT; ++j)
-                    mma_m16n8k16(acc[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b[j / 2][2 * (j & 1)],
+                    multiply_add<BF16>(acc[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b[j / 2][2 * (j & 1)],
                                  b[j / 2][2 * (j & 1) + 1]);
         }
     }
@@ -213,11 +216,11 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALI
                         const int r = row0 + row + 16 * i + 8 * h, c = column0 + column + 8 * j;
                         if constexpr (EPILOGUE) {
                             float v[2] = {acc[i][j][2 * h], acc[i][j][2 * h + 1]};
-                            finish<false, ALIGN == 8>(p.out, r, c, v);
+                            finish<BF16, ALIGN == 8>(p.out, r, c, v);
                             acc[i][j][2 * h] = v[0];
                             acc[i][j][2 * h + 1] = v[1];
                         }
-                        const u32 pair[1] = {pack_f16(acc[i][j][2 * h], acc[i][j][2 * h + 1])};
+                        const u32 pair[1] = {rounded_pair<BF16>(acc[i][j][2 * h], acc[i][j][2 * h + 1])};
                         store(p, r, c, pair);
                     }
             return;
@@ -247,8 +250,8 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALI
 #pragma unroll
                 for (int e = 0; e < 4; ++e) sum[e] += part[e];
             }
-            if constexpr (EPILOGUE) finish<false, ALIGN == 8>(p.out, row0 + r, column0 + c, sum);
-            const u32 packed[2] = {pack_f16(sum[0], sum[1]), pack_f16(sum[2], sum[3])};
+            if constexpr (EPILOGUE) finish<BF16, ALIGN == 8>(p.out, row0 + r, column0 + c, sum);
+            const u32 packed[2] = {rounded_pair<BF16>(sum[0], sum[1]), rounded_pair<BF16>(sum[2], sum[3])};
             store(p, row0 + r, column0 + c, packed);
         }
         meet_cluster(); // shared memory must live until the others have read it

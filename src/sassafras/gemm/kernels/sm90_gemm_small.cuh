@@ -1,4 +1,5 @@
-// Lean HGEMM for tiny and skinny problems: C = A * B, FP16 in and out, FP32 accumulation.
+// Lean HGEMM for tiny and skinny problems: C = A * B, FP16 or BF16 in and out, FP32
+// accumulation.
 //
 // Small problems are bound by latency, so this kernel has as few steps as possible between launch and store:
 // operands go from global memory straight to registers in wide loads and from there to mma.m16n8k16; no
@@ -23,6 +24,7 @@
 //           tile is stored transposed; for M below a tile's 16 rows
 //   EXACT   M and N are multiples of the CTA's tile, K of 32 * STEPS * slices: nothing is clamped or checked
 //   EPILOGUE  batches, and what epilogue.cuh describes; grid: tiles of M times matrices of the batch
+//   BF16    elements are BF16, otherwise FP16
 //
 // Launch: grid (cluster, tiles of N, tiles of M), cluster (cluster, 1, 1), 32 * warps_m * warps_n * warps_k
 // threads; dynamic shared memory as `LeanConfig.shared_bytes` says (0 without split). For TN_SWAPPED, "M" and
@@ -48,7 +50,8 @@ struct LeanProblem {
     int steps_per_slice; // 32-wide k steps of each slice; slices = warps_k * cluster
 };
 
-template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false, bool EPILOGUE = false> struct Lean {
+template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false, bool EPILOGUE = false, bool BF16 = false>
+struct Lean {
     using Problem = typename ProblemOf<EPILOGUE, LeanProblem>::Type;
     static constexpr int ROWS = 16 * MT, COLUMNS = 8 * NT; // a warp's tile
     static constexpr int VALUES = 4 * MT * NT;             // accumulators a lane
@@ -122,7 +125,7 @@ template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false, bool EPI
                     }
 #pragma unroll
                     for (int i = 0; i < MT; ++i)
-                        mma_m16n8k16(acc[i][j], g.a[s][i][0][2 * half], g.a[s][i][1][2 * half],
+                        multiply_add<BF16>(acc[i][j], g.a[s][i][0][2 * half], g.a[s][i][1][2 * half],
                                      g.a[s][i][0][2 * half + 1], g.a[s][i][1][2 * half + 1], b0, b1);
                 }
             }
@@ -136,22 +139,22 @@ template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false, bool EPI
         if (!EXACT && (row >= p.m || column >= p.n)) return;
         if constexpr (EPILOGUE) {
             if constexpr (LAYOUT == Layout::TN_SWAPPED)
-                finish_column<false>(p.out, column, row, v);
+                finish_column<BF16>(p.out, column, row, v);
             else
-                finish<false, true>(p.out, row, column, v);
+                finish<BF16, true>(p.out, row, column, v);
         }
         if constexpr (LAYOUT == Layout::TN_SWAPPED) {
 #pragma unroll
             for (int j = 0; j < NT; ++j)
-                if (EXACT || column + j < p.n) store_global_u16(p.c + (long long)(column + j) * p.ldc + row, to_f16(v[j]));
+                if (EXACT || column + j < p.n) store_global_u16(p.c + (long long)(column + j) * p.ldc + row, rounded<BF16>(v[j]));
         } else {
             u16 *to = p.c + (long long)row * p.ldc + column;
             if constexpr (NT == 1) {
-                store_global_u16(to, to_f16(v[0]));
+                store_global_u16(to, rounded<BF16>(v[0]));
             } else {
                 u32 packed[NT / 2];
 #pragma unroll
-                for (int j = 0; j < NT / 2; ++j) packed[j] = pack_f16(v[2 * j], v[2 * j + 1]);
+                for (int j = 0; j < NT / 2; ++j) packed[j] = rounded_pair<BF16>(v[2 * j], v[2 * j + 1]);
                 store_global(to, packed);
             }
         }

@@ -140,7 +140,7 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
     }
 
     static __device__ __forceinline__ void store(const Problem &p, int line, int column, float value) {
-        store_global_u16(p.c + (long long)line * p.ldc + column, BF16 ? (u16)pack_bf16(value, 0) : to_f16(value));
+        store_global_u16(p.c + (long long)line * p.ldc + column, rounded<BF16>(value));
     }
 
     // `again`: A's lines were multiplied by powers of two.
@@ -183,8 +183,7 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
     }
 
     static __device__ __forceinline__ void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-        if constexpr (BF16) mma_m16n8k16_bf16(d, a0, a1, a2, a3, b0, b1);
-        else mma_m16n8k16(d, a0, a1, a2, a3, b0, b1);
+        multiply_add<BF16>(d, a0, a1, a2, a3, b0, b1);
     }
 
     static __device__ __forceinline__ void run_batched(const Problem &p) { run(p); } // with EPILOGUE
@@ -290,7 +289,7 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
 #pragma unroll
                 for (int w = 0; w < WARPS; ++w) sum += shared_floats()[(w * COLUMNS + column) * SUMS + r];
                 if (r < rows)
-                    store_global_u16(p.c + (long long)column * p.ldc + row + r, BF16 ? (u16)pack_bf16(sum, 0) : to_f16(sum));
+                    store_global_u16(p.c + (long long)column * p.ldc + row + r, rounded<BF16>(sum));
             }
         }
     }

@@ -1,4 +1,4 @@
-// HGEMM for rows of any length, on tensor copies and WGMMA: C = A * B, FP16 in and out, FP32 accumulation.
+// HGEMM for rows of any length, on tensor copies and WGMMA: C = A * B, FP16 or BF16 in and out, FP32 accumulation.
 //
 // B is N x K. Tensor copies want rows that lie a multiple of 16 bytes apart. Of rows of any length every eighth does: rows
 // j, j + 8, j + 16 ... are a matrix whose rows lie 16 * length bytes apart. So a tile of R rows is brought by eight copies, of
@@ -18,6 +18,7 @@
 //   BM, BN    the CTA's tile: BM 64 or 128 (64 a multiplying warpgroup), BN 64, 128 or 256
 //   STAGES    k tiles of 64 in flight
 //   EPILOGUE  what epilogue.cuh describes, of one matrix
+//   BF16      elements are BF16, otherwise FP16
 //
 // Launch: grid (slices, rows of a band * tiles of N, bands), bands of one row of tiles where there are slices or an epilogue (why
 // there are bands: `Place` in sm90_gemm_split_k.cuh); cluster (slices, 1, 1) of 1 to 8 CTAs; 2 * BM + 128 threads; dynamic
@@ -40,7 +41,7 @@ struct AnyRowsProblem {
     int log2_band;       // rows of tiles that are visited together, column after column; 0: row after row
 };
 
-template <int BM, int BN, int STAGES, bool EPILOGUE = false> struct AnyRows {
+template <int BM, int BN, int STAGES, bool EPILOGUE = false, bool BF16 = false> struct AnyRows {
     using Problem = typename ProblemOf<EPILOGUE, AnyRowsProblem>::Type;
     static constexpr int CONSUMERS = BM / 64, MULTIPLIERS = 128 * CONSUMERS, LOADERS = 4, THREADS = MULTIPLIERS + 32 * LOADERS;
     static constexpr int REGISTERS = BN / 2, KINDS = 8; // kinds of rows, by their number modulo 8
@@ -212,7 +213,7 @@ template <int BM, int BN, int STAGES, bool EPILOGUE = false> struct AnyRows {
             products_fence();
 #pragma unroll
             for (int step = 0; step < TILE_K / 16; ++step)
-                Products<BN>::template issue<false, false, false>(acc, A::describe_from(a, 0, step), B::describe_from(b, 0, step),
+                Products<BN>::template issue<BF16, false, false>(acc, A::describe_from(a, 0, step), B::describe_from(b, 0, step),
                                                                  k > 0 || step > 0);
             end(k);
         }
@@ -280,8 +281,8 @@ template <int BM, int BN, int STAGES, bool EPILOGUE = false> struct AnyRows {
                             for (int e = 0; e < 4; ++e) sum[e] += v[i][e];
                     }
                 }
-                if constexpr (EPILOGUE) finish<false, false>(p.out, row, column0 + column, sum);
-                const u32 own[2] = {pack_f16(sum[0], sum[1]), pack_f16(sum[2], sum[3])};
+                if constexpr (EPILOGUE) finish<BF16, false>(p.out, row, column0 + column, sum);
+                const u32 own[2] = {rounded_pair<BF16>(sum[0], sum[1]), rounded_pair<BF16>(sum[2], sum[3])};
                 u32 previous[2];
 #pragma unroll
                 for (int w = 0; w < 2; ++w) {

@@ -29,8 +29,7 @@ template <bool BF16> __device__ __forceinline__ void widen(float (&to)[8], const
 template <bool BF16> __device__ __forceinline__ void store_rounded(u16 *to, const float (&from)[8]) {
     u32 words[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-        words[i] = BF16 ? pack_bf16(from[2 * i], from[2 * i + 1]) : pack_f16(from[2 * i], from[2 * i + 1]);
+    for (int i = 0; i < 4; ++i) words[i] = rounded_pair<BF16>(from[2 * i], from[2 * i + 1]);
     store_global(to, words);
 }
 

@@ -54,7 +54,7 @@ def matmul(
     serves, with everything in FP32 until the one rounding at the end. Where torch serves, it is torch.addmm,
     torch.baddbmm or torch.matmul, then the rest in operations of their own, each rounding to the type.
 
-    For FP16 (and, where a kernel exists, BF16) tensors on a GPU with tuned kernels, each product runs the
+    For FP16 and BF16 tensors on a GPU with tuned kernels, each product runs the
     fastest member of a portfolio: our kernels, a tuned cuBLASLt algorithm, torch. Everything else is torch's:
     other types and devices (said once, in a warning), batches of both operands, empty tensors.
 
@@ -419,7 +419,7 @@ def _ours(a: Any, b: Any, *, say: bool) -> bool:
         return False
     if a.dtype not in plain_tensors.DTYPES or b.dtype != a.dtype:
         if say:
-            _warn("dtype", f"{a.dtype} is torch's: our kernels multiply FP16 (and BF16 where one exists)")
+            _warn("dtype", f"{a.dtype} is torch's: our kernels multiply FP16 and BF16")
         return False
     return True
 

@@ -11,11 +11,10 @@ from typing import Any
 from sassafras.core import SassafrasError
 from sassafras.core.files import write_whole
 
-from ..configs import registry
 from ..configs.fields import ConfigurationList, known, read_list
 from ..configs.registry import Config
 from ..problem.shape import Product, Shape
-from .dataset import DATA, Dataset, DatasetEntry, stem
+from .dataset import DATA, Dataset, stem
 
 #: earlier files (1) have names of configurations instead of fields
 FORMAT = 2
@@ -130,9 +129,6 @@ class TunedTable:
     def from_dataset(cls, dataset: Dataset) -> TunedTable:
         """The winners of a dataset.
 
-        Where none of them multiplies BF16, the fastest that does comes last, by a time of an earlier run if
-        need be: it serves callers with BF16, and others hardly ever.
-
         Raises:
             SassafrasError: it was not measured (a dry run).
         """
@@ -146,7 +142,6 @@ class TunedTable:
                 torch_us = entry.baseline_us("torch", layout)
                 if not kept and torch_us is None:
                     continue
-                kept += _for_bf16(entry, layout, kept, torch_us or 0.0)
                 lt_us = entry.baseline_us("lt_autotune", layout)
                 rows.append(TableRow(entry.shape, layout, tuple(kept), torch_us, lt_us, entry.lt.get(layout)))
         keys = ("gpu", "kernels", "cublaslt", "torch", "commit", "date")
@@ -230,20 +225,6 @@ class TunedTable:
         if self.header.get("gpu") == gpu and not self.header.get("modelled"):
             return self
         return TunedTable(self.header, self.rows.values())
-
-
-def _for_bf16(
-    entry: DatasetEntry, layout: str, kept: list[tuple[Config, float]], faster_than: float
-) -> list[tuple[Config, float]]:
-    """The fastest configuration with a BF16 twin, where none of `kept` has one; at most one."""
-    if any(_multiplies_bf16(config) for config, _ in kept):
-        return []
-    found = [(c, us) for c, us in entry.ranked(layout) if us < faster_than and _multiplies_bf16(c)]
-    return sorted(found, key=lambda row: (row[1], row[0].rank))[:1]
-
-
-def _multiplies_bf16(config: Config) -> bool:
-    return registry.with_dtype(config, "bf16") is not None
 
 
 def shipped_path(gpu: str, part: str = "") -> Path:
