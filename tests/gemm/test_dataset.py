@@ -167,13 +167,16 @@ def test_a_tuned_row_decides_by_its_figures() -> None:
         legal: bool = True,
         size: int = 64,
         layout: str = "tn",
+        lt_runs: bool = True,
     ) -> str:
         shape = Shape(size, size, size)
         lt = {"layout": layout, "blob": "00" * 64, "workspace": 0}
         table = TunedTable({"cublaslt": 7}, [TableRow(shape, layout, ((A, ours),), torch_us, lt_us, lt)])
-        return Selector(table, lt_version=version).choose(shape, layout, lambda c: legal).member
+        chooser = Selector(table, lt_version=version)
+        return chooser.choose(shape, layout, lambda c: legal, lt=lt_runs).member
 
     assert member(1.0, 2.0, 1.5) == "ours" and member(1.0, 2.0, 1.5, legal=False) == "lt"
+    assert member(1.5, 2.0, 1.2) == "lt" and member(1.5, 2.0, 1.2, lt_runs=False) == "ours", "BF16, say"
     assert member(2.0, 2.0, 2.0) == "lt", "a tie is the best algorithm's"
     assert member(2.0, 2.0, 2.12) == "torch" and member(1.98, 2.0, 2.12) == "torch", "margins"
     assert member(2.05, 2.0, 2.08) == "lt", "torch leads by less than chance may give it"

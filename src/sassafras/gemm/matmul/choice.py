@@ -41,15 +41,13 @@ def member_of(chooser: Selector, problem: Problem) -> Choice:
         extra = Extra(bias, problem.activation, beta, norm, constant)
         config, why = epilogue_selector.choose(chooser, *epilogue_problem(problem), extra=extra)
         return Choice("ours" if config else "torch", config, None, 1.0, why)
-    choice = chooser.choose(
+    return chooser.choose(
         problem.shape,
         problem.layout,
         lambda config: why_illegal(config, problem) is None,
         lambda config: with_dtype(config, DTYPES[problem.dtype]),
+        lt=tight and not problem.dtype,  # algorithms were timed for tight FP16 matrices
     )
-    if choice.member == "lt" and (not tight or problem.dtype):
-        return Choice("torch", None, choice.row, 1.0, "cuBLASLt's algorithm is for tight FP16 matrices")
-    return choice
 
 
 def _tuned_product(row: ProductRow, problem: Problem, lt: bool) -> Choice | None:

@@ -139,5 +139,5 @@ def _as_plain(
         same = registry.with_dtype(config, dtype, epilogue=True)
         return None if same is None or same.stem not in found else same
 
-    choice = chooser.choose(shape, layout, lambda config: True, twin)
+    choice = chooser.choose(shape, layout, lambda config: True, twin, lt=False)
     return choice.config, choice.why

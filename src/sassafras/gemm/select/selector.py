@@ -156,23 +156,30 @@ class Selector:
         return rows[at] if distances[at] <= self.settings.reach else None
 
     def choose(
-        self, shape: Shape, layout: str, legal: Legal, translate: Translate = lambda config: config
+        self,
+        shape: Shape,
+        layout: str,
+        legal: Legal,
+        translate: Translate = lambda config: config,
+        *,
+        lt: bool = True,
     ) -> Choice:
         """The member for a problem. Never raises: in doubt it is torch.
 
         Args:
             translate: from the table's configurations (FP16) to those that may serve; their times are taken
                 to be equal, as BF16 moves the same bytes at the same rate.
+            lt: a cuBLASLt algorithm can run it.
         """
         row = self.table.get(shape, layout)
         if row is not None and row.torch_us is not None:
-            return self._tuned(row, legal, translate)
+            return self._tuned(row, legal, translate, lt and self._lt_usable)
         return self._chosen(shape, layout, legal, translate)
 
-    def _tuned(self, row: TableRow, legal: Legal, translate: Translate) -> Choice:
+    def _tuned(self, row: TableRow, legal: Legal, translate: Translate, lt: bool) -> Choice:
         assert row.torch_us is not None
         best = Choice("torch", None, row, 1.0, "tuned: torch is the fastest")
-        if row.lt_us and row.lt and self._lt_usable and row.lt_us < TORCH_BETTER * row.torch_us:
+        if row.lt_us and row.lt and lt and row.lt_us < TORCH_BETTER * row.torch_us:
             best = Choice(
                 "lt", None, row, row.torch_us / row.lt_us, "tuned: a cuBLASLt algorithm is the fastest"
             )
