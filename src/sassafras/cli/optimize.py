@@ -31,7 +31,9 @@ def command(
     ptxas_controls: options.PtxasControls = None,
     space: Annotated[
         str,
-        typer.Option(help="Search space: swaps (order and stall counts), control, renaming, blocks or ptx."),
+        typer.Option(
+            help="Search space: swaps (order and stall counts), control, renaming, blocks, ptx or compiler."
+        ),
     ] = "swaps",
     device: options.Device = "auto",
     strategy: Annotated[

@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -124,6 +126,7 @@ class PtxSpace:
             if len(one.choices) > 1
         }
         self._built: dict[PtxState, Candidate | str] = {}
+        self._ready: dict[PtxState, Candidate | str] = {}
         self._distinct: dict[str, Candidate] = {fingerprint(kernel.cubin): self._own}
 
     @property
@@ -198,14 +201,27 @@ class PtxSpace:
                 launched.
         """
         if state not in self._built:
-            try:
-                self._built[state] = self._own if state == PtxState() else self._assembled(state)
-            except CompileError as error:
-                self._built[state] = str(error)
+            made = self._ready.pop(state, None) or self._tried(state)
+            if isinstance(made, Candidate):
+                made = self._distinct.setdefault(fingerprint(made.kernel.cubin), made)
+            self._built[state] = made
         found = self._built[state]
         if isinstance(found, str):
             raise CompileError(found)
         return found
+
+    def ahead(self, states: Sequence[PtxState]) -> None:
+        """Have ptxas make these at a time, for `build`: a process each."""
+        left = [s for s in dict.fromkeys(states) if s not in self._built and s not in self._ready]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            self._ready.update(zip(left, pool.map(self._tried, left), strict=True))
+
+    def _tried(self, state: PtxState) -> Candidate | str:
+        """The kernel of a state, or why it is refused."""
+        try:
+            return self._own if state == PtxState() else self._assembled(state)
+        except CompileError as error:
+            return str(error)
 
     @cached_property
     def _own(self) -> Candidate:
@@ -255,8 +271,7 @@ class PtxSpace:
             "ptxas_flags": list(state.options.flags()),
             "ptx_rewrites": [one.to_json() for one in state.rewrites],
         }
-        made = Candidate(dataclasses.replace(kernel, cubin=data, meta=meta), self._recipe(state))
-        return self._distinct.setdefault(fingerprint(data), made)
+        return Candidate(dataclasses.replace(kernel, cubin=data, meta=meta), self._recipe(state))
 
     def sweep(self) -> Iterator[PtxState]:
         """What `sassafras ptxas-options` tries: each release alone, then each other option under each."""
