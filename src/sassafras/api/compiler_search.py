@@ -162,12 +162,11 @@ class CompilerJob(PtxJob):
 
 def _summary(made: Result, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Facts of a result: its stages, and what the winner gains over the best of the settings alone."""
-    if len(rows) < 2 or not made.improved or made.interval is None:
-        return {"stages": rows}
     ratio = made.modelled_ratio if made.modelled else made.speedup
+    if len(rows) < 2 or not made.improved or made.interval is None or ratio is None:
+        return {"stages": rows}
     first, intervals = rows[0], [made.interval]
-    assert ratio is not None
-    if first["ratio"] > 1.0:
+    if first["ratio"] > 1.0 and first["interval"]:
         intervals.append(Interval(*first["interval"]))
         ratio /= first["ratio"]
     over = quotient_interval(ratio, *intervals)

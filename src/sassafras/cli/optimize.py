@@ -122,6 +122,8 @@ def _show(result: Result, files: tuple[Path, Path], target: str, quiet: bool, js
         return
     if rates := result.rates():
         note(rates)
+    for line in result.stages():
+        note(line)
     for assumption in result.assumptions():
         note(f"model assumes: {assumption}")
     for text in result.notes:
