@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -31,17 +30,15 @@ from sassafras.core import (
 )
 from sassafras.frontend._ptxas import assemble, ptxas_version
 from sassafras.frontend.ptxas_options import PtxasOptions, available, controls_digest
-from sassafras.sass import Cubin
 
 from . import names
 from .axes import Axis, option_axes, rewrite_axes
+from .outputs import fingerprint, not_launched, release_of
 from .reader import Entry
 from .rewrites import EntryName, Rewrite, from_json, redistributes, refusal, write
 
 #: draws of a move whose state is not refused at once
 _DRAWS = 32
-#: bytes of shared memory that a block may have (sm_90)
-_MOST_SHARED = 232448
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -263,7 +260,7 @@ class PtxSpace:
                     data = names.restore(data, one.prefix + kernel.name, kernel.name)
                 except CubinError as error:
                     raise CompileError(str(error)) from error
-        if why := _not_launched(data, kernel):
+        if why := not_launched(data, kernel):
             raise CompileError(why, where=kernel.name)
         meta = {
             **kernel.meta,
@@ -355,35 +352,11 @@ def of(
         )
     kernel = kernel or workload.build(case, arch)
     flags = getattr(workload.build, "ptxas_flags", lambda case, arch: ())(case, arch)
-    return PtxSpace(kernel, make(case, kernel.arch), tools, flags, controls)
-
-
-def fingerprint(cubin: bytes) -> str:
-    """sha256 over what a cubin's kernels execute: code, constants, shared memory and register counts.
-
-    Line tables and notes are left out: options and names leave traces there.
-    """
-    made = hashlib.sha256()
-    parsed = Cubin.parse(cubin)
-    for section in sorted(parsed.sections, key=lambda s: s.name):
-        if re.match(r"\.(text|nv\.constant\d|nv\.shared|nv\.global)", section.name):
-            made.update(f"{section.name}\0{section.size}\0".encode())
-            made.update(section.data)
-    made.update(repr(sorted((e.name, e.registers) for e in parsed.entries.values())).encode())
-    return made.hexdigest()
-
-
-def _not_launched(cubin: bytes, kernel: Kernel) -> str:
-    """Why no block could be launched; empty for nothing."""
-    parsed = Cubin.parse(cubin)
-    registers = parsed.entries[kernel.name].registers
-    warps = -(-kernel.threads // 32)
-    if -(-registers // 8) * 8 * 32 * -(-warps // 4) * 4 > 65536:
-        return f"{registers} registers a thread are too many for {kernel.threads} threads a block"
-    static = sum(s.size for s in parsed.sections if s.name == f".nv.shared.{kernel.name}")
-    if static + kernel.shared_bytes > _MOST_SHARED:
-        return f"{static + kernel.shared_bytes} bytes of shared memory are too many for a block"
-    return ""
+    text = make(case, kernel.arch)
+    if "ptxas" not in kernel.meta:  # a program's own, recorded
+        own = release_of(kernel, text, tools if tools is not None else available(), flags)
+        kernel = dataclasses.replace(kernel, meta={**kernel.meta, "ptxas": own})
+    return PtxSpace(kernel, text, tools, flags, controls)
 
 
 def _sorted(rewrites: Any) -> tuple[Rewrite, ...]:
