@@ -40,7 +40,7 @@ class Stage:
         name: ``settings``, ``ptx`` or ``schedule``.
         leaders: the best that it was the first to find, best first.
         verdicts: its outcomes by verdict, ``modelled`` for an accepted modelled one.
-        until: share of the whole budget that was spent at its end.
+        until: share of the whole budget that was spent at its last new outcome.
     """
 
     name: str
@@ -102,17 +102,18 @@ class Descent:
         ranked = [one.state.state for one in settings.stage.leaders if one.cost < 1.0]
         _all(settings, space, space.combined(ranked[:_COMBINED]))
         left = 1.0 - session.progress
-        settings.stage.until = session.progress
         rewrites = part(self._stage("ptx"), space.coarse, settings.best.state)
         rewrites.until = session.progress + left * self.ptx / (1.0 - self.settings)
         _climb(rewrites, space)
-        rewrites.stage.until = session.progress
         stage, parts = self._stage("schedule"), list[_Part]()
         leaders = sorted((one for each in self.found for one in each.leaders), key=lambda one: one.cost)
         for parent in leaders[: self.kernels]:
-            parts += [part(stage, finer, finer.start()) for finer in space.finer(parent.candidate)]
+            for finer in space.finer(parent.candidate):
+                parts.append(one := part(stage, finer, finer.start()))
+                # what it took to make the space is spent with its first schedule, before shares are dealt
+                if (move := finer.sample(finer.start(), session.rng)) is not None:
+                    one.evaluate(finer.apply(finer.start(), move))
         self._halve(parts, session)
-        stage.until = session.progress
 
     def _stage(self, name: str) -> Stage:
         self.found.append(Stage(name))
@@ -191,6 +192,7 @@ class _Part:
             self._seen.add(outcome.digest)
             verdict = "modelled" if outcome.verdict is None else outcome.verdict.value
             self.stage.verdicts[verdict] += 1
+            self.stage.until = self._session.progress
         cost, leaders = outcome.cost, self.stage.leaders
         if cost is None:
             return outcome
