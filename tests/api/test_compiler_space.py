@@ -118,16 +118,17 @@ def test_shares_of_a_time_budget_and_what_is_left_of_the_selected_gain(tmp_path:
     ratios = [row["ratio"] for row in rows]
     assert ratios == sorted(ratios) and ratios[-1] == result.speedup
     for row in rows:
-        assert row["ratio"] == pytest.approx((1 + row["selected"]) / 2)
-        assert row["retained"] == pytest.approx(row["ratio"] / row["selected"]) and row["retained"] < 1
-        assert row["expected_excess"] == pytest.approx(expected_excess(1e-3 / 1.96, row["candidates"]))
+        assert row["ratio"] == pytest.approx((1 + row["as_selected"]) / 2)
+        assert row["retained"] == pytest.approx(row["ratio"] / row["as_selected"]) and row["retained"] < 1
+        excess = row["as_selected"] - row["corrected"]
+        assert excess == pytest.approx(expected_excess(1e-3 / 1.96, row["candidates"])) and excess > 0
     over = result.facts["over_settings"]
     assert over["ratio"] == pytest.approx(result.speedup / ratios[0])
     assert over["interval"][0] < over["ratio"] < over["interval"][1]
     assert "parent" in result.recipe and result.kernel.digest != result.recipe["parent"]
     assert result.failed_after_validation == 0 and any("after ptx" in line for line in result.stages())
     page = write_report(tmp_path / "page.html", [tmp_path / "s.sqlite"], explain=0).read_text()
-    assert f"{rows[-1]['selected']:.3f}" in page and f"{rows[-1]['retained']:.3f}" in page
+    assert f"{rows[-1]['as_selected']:.3f}" in page and f"{rows[-1]['corrected']:.3f}" in page
 
 
 def test_a_schedule_is_proved_against_its_own_parent() -> None:

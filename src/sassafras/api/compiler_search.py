@@ -113,9 +113,10 @@ class CompilerJob(PtxJob):
             look = searched[best.digest]
             row |= {"digest": best.digest, "recipe": dict(best.recipe), "ratio": 1 / final.cost}
             row |= {"interval": _pair(final.interval), "null": final.null}
-            row |= {"null_interval": _pair(final.null_interval), "selected": 1 / look.cost}
-            row |= {"retained": look.cost / final.cost, "candidates": judged}
-            rows.append({**row, "expected_excess": expected_excess(_error(look.outcome), judged)})
+            row |= {"null_interval": _pair(final.null_interval), "as_selected": 1 / look.cost}
+            corrected = 1 / look.cost - expected_excess(_error(look.outcome), judged)
+            row |= {"corrected": corrected, "candidates": judged, "retained": look.cost / final.cost}
+            rows.append(row)
         return rows
 
     def _measured(self, ranked: Sequence[Candidate], stage: Stage, notes: list[str]) -> Candidate | None:

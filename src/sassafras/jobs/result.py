@@ -151,12 +151,11 @@ class Result:
         lines = []
         for row in self.facts.get("stages", ()):
             line = f"after {row['stage']} ({row['evaluations']} evaluations): {what}{row['ratio']:.3f}x"
-            if "selected" in row:
+            if "as_selected" in row:
                 ends = (row[key] for key in ("interval", "null_interval"))
                 interval, null = (Interval(*each) if each else "not measured" for each in ends)
-                line += f" {interval}, null {null}; selected on {row['selected']:.3f}x, "
-                line += f"of which {row['retained']:.3f} is left (excess by chance up to "
-                line += f"{row['expected_excess']:.3f})"
+                line += f" {interval}, null {null}, {row['retained']:.3f} of the {row['as_selected']:.3f}x "
+                line += f"as selected; {row['corrected']:.3f}x corrected for {row['candidates']} candidates"
             lines.append(line)
         if over := self.facts.get("over_settings"):
             lines.append(f"over the best settings: {what}{over['ratio']:.3f}x {Interval(*over['interval'])}")

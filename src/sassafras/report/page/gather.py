@@ -59,20 +59,20 @@ class StageView:
     Attributes:
         name: of the stage.
         ratio, interval, null_interval: re-measured, or modelled on fresh draws, over the baseline.
-        selected: the search's own figure; None where the baseline stayed.
-        retained: `ratio` / `selected`.
-        excess: by how much the largest of so many equal candidates is too large, in expectation, at most.
-        candidates: how many that were.
+        as_selected: the search's own figure; None where the baseline stayed.
+        corrected: less what the largest of so many equal candidates is too large, in expectation, at most.
+        candidates: how many there were.
+        retained: `ratio` / `as_selected`.
     """
 
     name: str
     ratio: float | None
     interval: Interval | None
     null_interval: Interval | None
-    selected: float | None
-    retained: float | None
-    excess: float | None
+    as_selected: float | None
+    corrected: float | None
     candidates: float | None
+    retained: float | None
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class RunView:
         """Of a search by stages; empty of others, and where its figures are no evidence."""
         facts = self.result.get("facts")
         rows = facts.get("stages") if isinstance(facts, Mapping) and not self.refusal else None
-        figures = ("selected", "retained", "expected_excess", "candidates")
+        figures = ("as_selected", "corrected", "candidates", "retained")
         return [
             StageView(
                 str(row.get("stage", "")),
