@@ -65,15 +65,15 @@ def stages_of(subject: str, compiler: bool = False) -> tuple[str, ...]:
 def subjects(only: Sequence[str], targets: Sequence[str] | None = None) -> list[str]:
     """CuAsmRL's six kernels, then the suite's others and HGEMM kernels in turn; `only`: names to keep.
 
-    With `targets` these instead of HGEMM kernels.
+    With `targets` all of these instead of HGEMM kernels.
     """
     from sassafras import suite
 
     six = [f"suite:{name}" for name in suite.paper_six()]
     rest = [f"suite:{name}" for name in suite.names() if f"suite:{name}" not in six]
     further = [f"gemm:{shape}" for shape in GEMM_SHAPES] if targets is None else []
-    found = [*six, *further, *rest, *(targets or ())]
-    return [s for s in found if not only or s.removeprefix("suite:") in only]
+    found = [*six, *further, *rest]
+    return [*(s for s in found if not only or s.removeprefix("suite:") in only), *(targets or ())]
 
 
 def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
@@ -332,7 +332,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="", help="subjects, comma-separated")
+    parser.add_argument("--only", default="", help="subjects, comma-separated; - for none")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each search")
     parser.add_argument("--evaluations", type=int, help="of each search, instead of seconds")
     parser.add_argument("--limit-s", type=float, default=1e7, help="begin no kernel after so many seconds")

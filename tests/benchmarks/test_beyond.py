@@ -30,6 +30,10 @@ def row(kernel: str, stage: str, speedup: float, **more: Any) -> dict[str, Any]:
     } | more
 
 
+def suites(subjects: list[str]) -> list[str]:
+    return [s.removeprefix("suite:") for s in subjects if s.startswith("suite:")]
+
+
 def test_cuasmrls_six_come_first_and_nothing_comes_twice() -> None:
     from sassafras import suite
 
@@ -37,6 +41,9 @@ def test_cuasmrls_six_come_first_and_nothing_comes_twice() -> None:
     assert [s.removeprefix("suite:") for s in found[:6]] == list(suite.paper_six())
     assert len(found) == len(set(found)) == len(suite.names()) + len(beyond.GEMM_SHAPES)
     assert beyond.subjects(["softmax", "gemm:512x512x64"]) == ["suite:softmax", "gemm:512x512x64"]
+    with_theirs = beyond.subjects((), ["captured.json:norm"])
+    assert with_theirs == [f"suite:{name}" for name in suites(found)] + ["captured.json:norm"]
+    assert beyond.subjects(["-"], ["captured.json:norm"]) == ["captured.json:norm"]
 
 
 def test_stages_are_summarised_apart_and_errors_are_no_figures() -> None:

@@ -24,8 +24,12 @@ from .random_walk import RandomWalk
 
 #: strategies of the finer spaces
 FINER: dict[str, type[Strategy]] = {each.name: each for each in (Guided, Anneal, Greedy, RandomWalk)}
-#: states of the coarse space that are made at a time
-BATCH = 16
+#: states of the coarse space that are made at a time: at first, at most; and the shares of the budget that a
+#: batch takes where the next is twice as large, or half
+_FIRST, BATCH = 4, 16
+_QUICK, _SLOW = 0.02, 0.05
+#: share of its budget that the last stage spends on making spaces, about
+_MAKING = 0.25
 #: turns without anything new after which a space is left
 _PATIENCE = 1_000
 #: leaders that a stage keeps, and settings that are combined in pairs
@@ -98,16 +102,19 @@ class Descent:
 
         settings = part(self._stage("settings"), space.coarse, space.coarse.start())
         settings.until = self.settings
-        _all(settings, space, space.sweep())
+        settings.all(space, space.sweep())
         ranked = [one.state.state for one in settings.stage.leaders if one.cost < 1.0]
-        _all(settings, space, space.combined(ranked[:_COMBINED]))
+        settings.all(space, space.combined(ranked[:_COMBINED]))
         left = 1.0 - session.progress
         rewrites = part(self._stage("ptx"), space.coarse, settings.best.state)
         rewrites.until = session.progress + left * self.ptx / (1.0 - self.settings)
         _climb(rewrites, space)
         stage, parts = self._stage("schedule"), list[_Part]()
         leaders = sorted((one for each in self.found for one in each.leaders), key=lambda one: one.cost)
+        begin = session.progress
         for parent in leaders[: self.kernels]:
+            if session.progress - begin > _MAKING * (1.0 - begin):
+                break
             for finer in space.finer(parent.candidate):
                 parts.append(one := part(stage, finer, finer.start()))
                 # what it took to make the space is spent with its first schedule, before shares are dealt
@@ -148,7 +155,7 @@ class _Part:
         self._session, self._evaluate, self._whole = session, evaluate, whole
         self.space, self.stage, self._seen = space, stage, seen
         self._best: Found[Any] | None = None
-        self.until = math.inf
+        self.until, self._batch = math.inf, _FIRST
         self.begin()
 
     def begin(self) -> None:
@@ -207,18 +214,20 @@ class _Part:
                 del leaders[_LEADERS:]
         return outcome
 
-
-def _all(part: _Part, space: Layered, states: Iterable[Any]) -> dict[Any, float | None]:
-    """Costs of states of the coarse space, in order, as far as the share goes."""
-    left, costs = list(dict.fromkeys(states)), dict[Any, float | None]()
-    for at in range(0, len(left), BATCH):
-        if part.more():
-            space.ahead(left[at : at + BATCH])
-        for state in left[at : at + BATCH]:
-            if not part.more():
-                return costs
-            costs[state] = part.evaluate(state).cost
-    return costs
+    def all(self, space: Layered, states: Iterable[Any]) -> dict[Any, float | None]:
+        """Costs of states of the coarse space, in order, as far as the share goes."""
+        left, costs = list(dict.fromkeys(states)), dict[Any, float | None]()
+        while left and self.more():
+            some, left, before = left[: self._batch], left[self._batch :], self._session.progress
+            space.ahead(some)
+            for state in some:
+                if not self.more():
+                    return costs
+                costs[state] = self.evaluate(state).cost
+            spent = self._session.progress - before
+            if spent < _QUICK or spent > _SLOW:
+                self._batch = min(2 * self._batch, BATCH) if spent < _QUICK else max(self._batch // 2, 1)
+        return costs
 
 
 def _climb(part: _Part, space: Layered) -> None:
@@ -230,7 +239,7 @@ def _climb(part: _Part, space: Layered) -> None:
         moves = {coarse.apply(base.state, move): move for move in drawn if move is not None}
         if not moves:
             return
-        costs = _all(part, space, moves)
+        costs = part.all(space, moves)
         better = sorted((cost, n) for n, cost in enumerate(costs.values()) if cost and cost < base.cost)
         for _, n in better[1:]:
             if not part.more():
