@@ -81,6 +81,9 @@ def test_a_recorded_launch_carries_its_ptx(home: Path) -> None:
     assert other.digest != start.digest and not other.recipe["rewrites"]
     with pytest.raises(SassafrasError, match="no ptxas here makes this cubin"):
         ptx.of(found, found.case(), "sm_90a", [])
+    next(home.rglob("*.ptx")).unlink()  # as of captures of earlier versions
+    with pytest.raises(WorkloadError, match="the capture holds no PTX"):
+        ptx.of(found, found.case(), "sm_90a")
 
 
 def test_it_is_the_variant_that_a_workload_by_hand_compiles() -> None:
