@@ -154,6 +154,20 @@ def test_a_schedule_is_proved_against_its_own_parent() -> None:
     assert judge.evaluate(forged).verdict is Verdict.ILLEGAL_SCHEDULE
 
 
+def test_schedules_that_turn_out_wrong_are_counted_and_the_stage_before_stands() -> None:
+    class Wrong(Bench):
+        def remeasure(self, candidate: Candidate) -> Evaluation:
+            if "parent" not in candidate.recipe:
+                return super().remeasure(candidate)
+            return Evaluation(candidate.digest, Verdict.WRONG_RESULT, detail="out[3] differs")
+
+    result = search(Wrong(), "30e", seed=1)
+    _, ptx_row, last = result.facts["stages"]
+    assert result.improved and "parent" not in result.recipe and result.kernel.digest == ptx_row["digest"]
+    assert result.failed_after_validation == len([n for n in result.notes if "out[3] differs" in n]) > 0
+    assert result.speedup == ptx_row["ratio"] and last["ratio"] in (1.0, result.speedup)
+
+
 def test_a_winner_is_kept_with_what_it_rests_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sassafras.frontend.ptx.space.available", lambda: available()[:1])
     seen = set()

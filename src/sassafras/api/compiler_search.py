@@ -74,7 +74,9 @@ class CompilerJob(PtxJob):
             ranked = select(self.device, list(known.values()), lambda outcome: self._failed(outcome, notes))
             before = [known[ranked[0].digest]] if ranked else []
             chosen.append(ranked)
-        made = self._settled(found, chosen[-1] if chosen else [], notes)
+        # where the last stage's are all wrong, the best of the stage before that is not
+        either = {one.digest: one for ranked in reversed(chosen) for one in ranked}
+        made = self._settled(found, list(either.values()), notes)
         later: list[str] = []
         rows = self._rows(chosen, later)
         return replace(made, notes=(*made.notes, *later), facts={**made.facts, **_summary(made, rows)})
@@ -132,9 +134,9 @@ class CompilerJob(PtxJob):
 
     def _result(self, *args: Any, **more: Any) -> Result:
         made = super()._result(*args, **more)
-        schedules = [stage for stage in self.strategy.found if stage.name == "schedule"]
-        failed = sum(stage.verdicts[verdict.value] for stage in schedules for verdict in FAILURES)
-        return replace(made, failed_after_validation=failed + self.failed_later.total())
+        counts = [stage.verdicts for stage in self.strategy.found if stage.name == "schedule"]
+        failed = sum(some[verdict.value] for some in (*counts, self.failed_later) for verdict in FAILURES)
+        return replace(made, failed_after_validation=failed)
 
     def _failed(self, outcome: Outcome, notes: list[str]) -> None:
         leaders = (one for stage in self.strategy.found for one in stage.leaders)
@@ -167,6 +169,8 @@ def _summary(made: Result, rows: list[dict[str, Any]]) -> dict[str, Any]:
     if len(rows) < 2 or not made.improved or made.interval is None or ratio is None:
         return {"stages": rows}
     first, intervals = rows[0], [made.interval]
+    if first["digest"] == made.kernel.digest:
+        return {"stages": rows, "over_settings": {"ratio": 1.0, "interval": [1.0, 1.0]}}
     if first["ratio"] > 1.0 and first["interval"]:
         intervals.append(Interval(*first["interval"]))
         ratio /= first["ratio"]
