@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -128,6 +127,11 @@ def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
     return rows
 
 
+def label(subject: str) -> str:
+    """A subject's name in rows: of the suite its own, of a file with its folder alone."""
+    return "/".join(Path(subject.removeprefix("suite:")).parts[-2:])
+
+
 def compiler_row(subject: str, options: argparse.Namespace) -> list[Row]:
     """The row of a search through settings, rewrites and schedules; an error is a row of its own."""
     import sassafras
@@ -136,10 +140,9 @@ def compiler_row(subject: str, options: argparse.Namespace) -> list[Row]:
     from sassafras.targets import load
 
     begin = time.perf_counter()
-    name = subject.removeprefix("suite:")
+    name = label(subject)
     row: Row = {"kernel": name, "stage": COMPILER, "seed": options.seed, "seconds": options.seconds}
     device = open_device(options.device, None)
-    folder = Path(options.out) / "compiler-space"
     row |= {"modelled": device.modelled, "suite": subject.startswith("suite:")}
     try:
         row["environment"] = device.environment()
@@ -151,14 +154,16 @@ def compiler_row(subject: str, options: argparse.Namespace) -> list[Row]:
             budget=f"{options.evaluations}e" if options.evaluations else f"{options.seconds:g}s",
             device=device,
             seed=options.seed,
-            store=folder / (re.sub(r"[^\w.-]+", "_", name) + ".sqlite"),
-            out=folder,
+            store=False,
+            out=Path(options.out) / "compiler-space",
         )
         facts = result.facts
         row |= searched(result) | {"stages": facts.get("stages", []), "samples": result.samples}
         row |= {"over_ptxas": facts.get("over_settings"), "summary": result.summary()}
         row |= {"reason": result.reason, "search_seconds": round(result.seconds, 2)}
         row["digests"] = [result.baseline.digest, result.kernel.digest]
+        if result.reason == "interrupted":
+            row["error"] = "interrupted"
     except SassafrasError as error:
         row["error"] = str(error)
     finally:
@@ -366,7 +371,7 @@ def main() -> None:
     wanted = [
         (s, options)
         for s in subjects(only, options.targets if options.compiler else None)
-        if not all((s.removeprefix("suite:"), stage) in have for stage in stages_of(s, options.compiler))
+        if not all((label(s), stage) in have for stage in stages_of(s, options.compiler))
     ]
     work = compiler_row if options.compiler else rows_of
     ends = time.monotonic() + options.limit_s
@@ -374,7 +379,7 @@ def main() -> None:
         if isinstance(found, Exception):
             found = [
                 {
-                    "kernel": wanted[index][0].removeprefix("suite:"),
+                    "kernel": label(wanted[index][0]),
                     "stage": COMPILER if options.compiler else STAGES[0],
                     "suite": wanted[index][0].startswith("suite:"),
                     "modelled": modelled,

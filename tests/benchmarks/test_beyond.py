@@ -125,6 +125,13 @@ def test_stages_of_a_search_count_where_they_lie_beyond_their_null(tmp_path: Pat
     assert beyond.summarise_compiler(beyond.read_rows(path)) == found
 
 
+def test_a_row_names_no_folders_of_a_machine() -> None:
+    names = [
+        beyond.label(s) for s in ("suite:softmax", "gemm:64x64x64", "/some/where/norm-1/captured.json:norm")
+    ]
+    assert names == ["softmax", "gemm:64x64x64", "norm-1/captured.json:norm"]
+
+
 def test_a_rehearsal_is_cut_resumed_and_writes_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
