@@ -42,6 +42,7 @@ class Layers(Numbers):
     def __init__(self, bits: int) -> None:
         super().__init__(None)
         self.coarse, self.finest, self.made = Numbers(None), bits, list[int]()
+        self.closed: set[int] = set()
 
     def start(self) -> Any:
         return At(self.coarse, self.coarse.start())
@@ -59,7 +60,8 @@ class Layers(Numbers):
         self.made += [n for n, _ in states]
 
     def finer(self, parent: Candidate) -> Sequence[Numbers]:
-        return [Numbers(parent.recipe["state"][0], self.finest)]
+        coarse = parent.recipe["state"][0]
+        return [] if coarse in self.closed else [Numbers(coarse, self.finest)]
 
 
 class Judge:
@@ -112,6 +114,16 @@ def test_spaces_that_are_exhausted_leave_their_share_to_the_others() -> None:
     each = Counter(coarse for coarse, fine in judge.order if fine)
     assert len(each) == 4 and set(each.values()) == {3} and found.reason == "returned"
     assert found.best.candidate.recipe["state"][1] == 3
+
+
+def test_a_kernel_without_finer_spaces_takes_no_place() -> None:
+    _, space, strategy, found = searched()
+    first, _ = found.best.candidate.recipe["state"]
+    judge, space = Judge(), Layers(24)
+    space.closed = {first}
+    run(strategy, space, judge, Budget.parse("400e"), seed=3)
+    each = {coarse for coarse, fine in judge.order if fine}
+    assert len(each) == strategy.kernels and first not in each
 
 
 def test_a_seed_gives_the_same_search() -> None:

@@ -111,11 +111,13 @@ class Descent:
         _climb(rewrites, space)
         stage, parts = self._stage("schedule"), list[_Part]()
         leaders = sorted((one for each in self.found for one in each.leaders), key=lambda one: one.cost)
-        begin = session.progress
-        for parent in leaders[: self.kernels]:
-            if session.progress - begin > _MAKING * (1.0 - begin):
+        begin, opened = session.progress, 0
+        for parent in leaders:
+            if opened == self.kernels or session.progress - begin > _MAKING * (1.0 - begin):
                 break
-            for finer in space.finer(parent.candidate):
+            spaces = space.finer(parent.candidate)
+            opened += bool(spaces)
+            for finer in spaces:
                 parts.append(one := part(stage, finer, finer.start()))
                 # what it took to make the space is spent with its first schedule, before shares are dealt
                 if (move := finer.sample(finer.start(), session.rng)) is not None:
