@@ -1,7 +1,8 @@
 """Spaces beyond reordering, each on its own: options of ptxas, control codes, copies. Writes
-beyond-reordering.json.
+beyond-reordering.json; with ``--compiler`` the space of all of them together, compiler-space.json.
 
     python benchmarks/beyond.py --seconds 15 [--only softmax,...] [--limit-s 540]     # a GPU; resumes
+    python benchmarks/beyond.py --compiler --seconds 60 [--targets captured.json:KERNEL ...] [--limit-s 500]
     python benchmarks/beyond.py --device model --evaluations 30 --only rotary         # modelled, no GPU
     python benchmarks/beyond.py --merge A.json B.rows.jsonl                # several sittings into one file
 
@@ -10,7 +11,13 @@ ptxas makes, over the frontend's own; the other stages start from it and are ove
 order with control codes from scratch. ``swaps``, ``control``, ``renaming`` and ``blocks`` are the spaces of
 ``sassafras optimize --space``, searched by annealing; the result is re-measured in fresh processes beside
 the A/A control. Tuned HGEMM kernels have ``identity``, ``swaps`` and ``control`` alone. Each finished
-kernel's rows are in beyond.rows.jsonl of the output folder; the same command goes on with missing ones.
+kernel's rows are in beyond.rows.jsonl of the output folder (``--resume`` copies another one there first);
+the same command goes on with missing ones.
+
+With ``--compiler`` a row is a kernel of the suite, or of another project (``--targets``), under
+``sassafras optimize --space compiler``: its figure is over the frontend's own kernel, ``stages`` has it after
+settings, rewrites and schedules, and ``over_ptxas`` is over the best settings alone. What does not lie beyond
+its null counts as 1. Modelled rows stay in compiler-space-modelled.rows.jsonl and make no result file.
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -29,6 +37,8 @@ from common import ROOT, geomean, per_gpu, read_lines, read_result, write
 Row = dict[str, Any]
 SPACES = ("swaps", "control", "renaming", "blocks")
 STAGES = ("knobs", "identity", *SPACES)
+#: of a search by stages
+COMPILER, PARTS = "compiler", ("settings", "ptx", "schedule")
 #: of tuned HGEMM kernels: their compiler is NVRTC, and copies of them are not tried
 GEMM_STAGES = ("identity", "swaps", "control")
 #: shapes of tuned HGEMM kernels, small and large
@@ -44,19 +54,25 @@ GEMM_SHAPES = (
 )
 
 
-def stages_of(subject: str) -> tuple[str, ...]:
+def stages_of(subject: str, compiler: bool = False) -> tuple[str, ...]:
     """What is measured of a subject."""
+    if compiler:
+        return (COMPILER,)
     return GEMM_STAGES if subject.startswith("gemm:") else STAGES
 
 
-def subjects(only: Sequence[str]) -> list[str]:
-    """CuAsmRL's six kernels, then the suite's others and HGEMM kernels in turn; `only`: names to keep."""
+def subjects(only: Sequence[str], targets: Sequence[str] | None = None) -> list[str]:
+    """CuAsmRL's six kernels, then the suite's others and HGEMM kernels in turn; `only`: names to keep.
+
+    With `targets` all of these instead of HGEMM kernels.
+    """
     from sassafras import suite
 
     six = [f"suite:{name}" for name in suite.paper_six()]
     rest = [f"suite:{name}" for name in suite.names() if f"suite:{name}" not in six]
-    found = [*six, *(f"gemm:{shape}" for shape in GEMM_SHAPES), *rest]
-    return [s for s in found if not only or s.removeprefix("suite:") in only]
+    further = [f"gemm:{shape}" for shape in GEMM_SHAPES] if targets is None else []
+    found = [*six, *further, *rest]
+    return [*(s for s in found if not only or s.removeprefix("suite:") in only), *(targets or ())]
 
 
 def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
@@ -111,6 +127,103 @@ def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
     return rows
 
 
+def label(subject: str) -> str:
+    """A subject's name in rows: of the suite its own, of a file with its folder alone."""
+    return "/".join(Path(subject.removeprefix("suite:")).parts[-2:])
+
+
+def compiler_row(subject: str, options: argparse.Namespace) -> list[Row]:
+    """The row of a search through settings, rewrites and schedules; an error is a row of its own."""
+    import sassafras
+    from sassafras.core import SassafrasError
+    from sassafras.jobs.opening import open_device
+    from sassafras.targets import load
+
+    begin = time.perf_counter()
+    name = label(subject)
+    row: Row = {"kernel": name, "stage": COMPILER, "seed": options.seed, "seconds": options.seconds}
+    device = open_device(options.device, None)
+    row |= {"modelled": device.modelled, "suite": subject.startswith("suite:")}
+    try:
+        row["environment"] = device.environment()
+        workload = load(subject)
+        row |= {"shape": workload.case().name, "frontend": workload.name}
+        result = sassafras.optimize(
+            workload,
+            space=COMPILER,
+            budget=f"{options.evaluations}e" if options.evaluations else f"{options.seconds:g}s",
+            device=device,
+            seed=options.seed,
+            store=False,
+            out=Path(options.out) / "compiler-space",
+        )
+        facts = result.facts
+        row |= searched(result) | {"stages": facts.get("stages", []), "samples": result.samples}
+        row |= {"over_ptxas": facts.get("over_settings"), "summary": result.summary()}
+        row |= {"reason": result.reason, "search_seconds": round(result.seconds, 2)}
+        row["digests"] = [result.baseline.digest, result.kernel.digest]
+        if result.reason == "interrupted":
+            row["error"] = "interrupted"
+    except SassafrasError as error:
+        row["error"] = str(error)
+    finally:
+        device.close()
+    row["wall_seconds"] = round(time.perf_counter() - begin, 1)
+    print(name, row.get("summary", row.get("error")), row["wall_seconds"], "s", flush=True)
+    return [row]
+
+
+def counted(row: Row, part: str) -> float:
+    """The speed-up after a stage, 1 where it does not lie beyond its null."""
+    found = next((each for each in row["stages"] if each["stage"] == part), None)
+    if found is None or not found.get("interval") or not found.get("null_interval"):
+        return 1.0
+    return float(found["ratio"]) if found["interval"][0] > max(found["null_interval"][1], 1.0) else 1.0
+
+
+def over_ptxas(row: Row) -> float:
+    """The winner over the best settings of ptxas alone: 1 where nothing is beyond it."""
+    found = row.get("over_ptxas")
+    return float(found["ratio"]) if row["improved"] and found else 1.0
+
+
+def summarise_compiler(rows: Sequence[Row]) -> Row:
+    """Geometric means over the frontend's own kernel by stage, and over the best settings."""
+    good = [r for r in rows if r.get("speedup") and "error" not in r]
+    out: Row = {"modelled": any(r["modelled"] for r in rows)}
+    for label, of in (
+        ("all", good),
+        ("suite", [r for r in good if r["suite"]]),
+        ("third_party", [r for r in good if not r["suite"]]),
+    ):
+        if of:
+            means = {part: geomean(counted(r, part) for r in of) for part in PARTS}
+            chosen = [row for r in of for row in r["stages"] if row["stage"] == "schedule"]
+            kept = [row["retained"] for row in chosen if "retained" in row]
+            out[label] = {
+                "kernels": len(of),
+                "geomean_speedup": geomean(float(r["speedup"]) for r in of),
+                "geomean_after": means,
+                "geomean_over_ptxas": geomean(map(over_ptxas, of)),
+                "improved": sum(bool(r["improved"]) for r in of),
+                "best_speedup": max(float(r["speedup"]) for r in of),
+                "geomean_retained": geomean(kept),
+            }
+    out["evaluations"] = sum(r.get("evaluations") or 0 for r in rows)
+    wrong = ("wrong_result", "crashed", "timed_out", "cheated")
+    # of settings and rewrites; such candidates are refused, and no schedule of theirs is searched
+    out["refused_by_results"] = sum(
+        part["verdicts"].get(verdict, 0)
+        for r in good
+        for part in r["stages"]
+        if part["stage"] != "schedule"
+        for verdict in wrong
+    )
+    out["wrong_or_crashed_after_validation"] = sum(r.get("failed_after_validation") or 0 for r in rows)
+    out["failed_rows"] = [r["kernel"] for r in rows if "error" in r]
+    return out
+
+
 def _interval(found: Any) -> Row:
     """The figures of a choice of ptxas's options; the frontend's own kernel is 1."""
     low, null_high = found.low or 1.0, found.null_high or 1.0
@@ -160,6 +273,8 @@ def searched(result: Any) -> Row:
         "speedup_low": interval.low if interval else None,
         "speedup_high": interval.high if interval else None,
         "null": result.null,
+        "null_low": result.null_interval.low if result.null_interval else None,
+        "null_high": result.null_interval.high if result.null_interval else None,
         "improved": result.improved,
         "baseline_us": result.baseline_us,
         "evaluations": result.evaluations,
@@ -197,15 +312,21 @@ def read_rows(path: Path) -> list[Row]:
         return []
     if path.suffix == ".jsonl":
         return read_lines(path)
-    whole = read_result(path, "environment", of="beyond")
+    whole = read_result(path, "environment")
+    if whole.get("benchmark") not in ("beyond-reordering", "beyond-reordering-modelled", "compiler-space"):
+        raise SystemExit(f"error: {path} is a result of {whole.get('benchmark')!r}, not of this script")
     return [{"environment": whole["environment"], **row} for row in whole["rows"]]
 
 
 def finish(rows: Sequence[Row], out: str) -> Path:
     """Write the result file; of a kernel and stage the last row without an error counts."""
     last = {(r["kernel"], r["stage"]): r for r in sorted(rows, key=lambda r: "error" not in r)}
-    stand = sorted(map(dict, last.values()), key=lambda r: (r["kernel"], STAGES.index(r["stage"])))
+    order = (*STAGES, COMPILER)
+    stand = sorted(map(dict, last.values()), key=lambda r: (r["kernel"], order.index(r["stage"])))
     environments = [r.pop("environment", None) for r in stand]
+    if any(r["stage"] == COMPILER for r in stand):
+        environment = next((e for e in environments if e), {})
+        return write("compiler-space", stand, summarise_compiler(stand), environment, out=out)
     name = "beyond-reordering-modelled" if any(r["modelled"] for r in stand) else "beyond-reordering"
     environment = next((e for e in environments if e), {})
     return write(name, stand, summarise(stand), environment, out=out)
@@ -216,10 +337,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="", help="subjects, comma-separated")
+    parser.add_argument("--only", default="", help="subjects, comma-separated; - for none")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each search")
     parser.add_argument("--evaluations", type=int, help="of each search, instead of seconds")
     parser.add_argument("--limit-s", type=float, default=1e7, help="begin no kernel after so many seconds")
+    parser.add_argument("--compiler", action="store_true", help="search settings, rewrites and schedules")
+    parser.add_argument("--targets", nargs="+", default=[], help="with --compiler: further kernels")
+    parser.add_argument("--resume", type=Path, help="rows.jsonl of an earlier run to go on with")
     parser.add_argument("--device", default="auto", choices=("auto", "cuda", "model"))
     parser.add_argument("--gpus", type=int, help="[default: all]")
     parser.add_argument("--seed", type=int, default=0)
@@ -232,30 +356,42 @@ def main() -> None:
             parser.error("there is no row in " + ", ".join(map(str, options.merge)))
         print(finish(rows, options.out))
         return
-    journal = Path(options.out) / "beyond.rows.jsonl"
+    if options.targets and not options.compiler:
+        parser.error("--targets goes with --compiler")
+    modelled = options.device == "model"
+    name = ("compiler-space-modelled" if modelled else "compiler-space") if options.compiler else "beyond"
+    journal = Path(options.out) / f"{name}.rows.jsonl"
     journal.parent.mkdir(parents=True, exist_ok=True)
+    if options.resume and not journal.exists():
+        read_lines(options.resume)
+        shutil.copyfile(options.resume, journal)
     rows = read_rows(journal)
     have = {(r["kernel"], r["stage"]) for r in rows if "error" not in r}
+    only = [name for name in options.only.split(",") if name]
     wanted = [
         (s, options)
-        for s in subjects([name for name in options.only.split(",") if name])
-        if not all((s.removeprefix("suite:"), stage) in have for stage in stages_of(s))
+        for s in subjects(only, options.targets if options.compiler else None)
+        if not all((label(s), stage) in have for stage in stages_of(s, options.compiler))
     ]
+    work = compiler_row if options.compiler else rows_of
     ends = time.monotonic() + options.limit_s
-    for index, found in per_gpu(rows_of, wanted, options.gpus, until=ends):
+    for index, found in per_gpu(work, wanted, options.gpus, until=ends):
         if isinstance(found, Exception):
             found = [
                 {
-                    "kernel": wanted[index][0].removeprefix("suite:"),
-                    "stage": STAGES[0],
-                    "modelled": options.device == "model",
+                    "kernel": label(wanted[index][0]),
+                    "stage": COMPILER if options.compiler else STAGES[0],
+                    "suite": wanted[index][0].startswith("suite:"),
+                    "modelled": modelled,
                     "error": repr(found),
                 }
             ]
         rows += found
         with journal.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row, default=str) + "\n" for row in found)
-    if rows:
+    if rows and options.compiler and (modelled or any(r["modelled"] for r in rows)):
+        print(json.dumps(summarise_compiler(rows), indent=1))
+    elif rows:
         print(finish(rows, options.out))
 
 

@@ -13,6 +13,10 @@ import triton.language as tl
 import sassafras
 from sassafras.core import Buffer, Case, SassafrasError, WorkloadError
 from sassafras.cuda.environment import available
+from sassafras.frontend import ptx
+from sassafras.frontend._ptxas import ptxas_version
+from sassafras.frontend.ptxas_options import PtxasOptions
+from sassafras.frontend.ptxas_options import available as ptxas_programs
 from sassafras.frontend.triton import workload as triton_workload
 
 torch = pytest.importorskip("torch")
@@ -64,6 +68,22 @@ def test_one_line_from_a_launch_to_a_result(home: Path) -> None:
     again = sassafras.optimize(scale[(16,)], y, x, N, 2.0, None, BLOCK=256, num_warps=4, budget="3e")
     assert again.from_store
     assert len(list((home / "calls").iterdir())) == 1
+
+
+def test_a_recorded_launch_carries_its_ptx(home: Path) -> None:
+    y, x = tensors()
+    found = sassafras.workload_of(lambda: scale[grid](y, x, N, 2.0, None))
+    space = ptx.of(found, found.case(), "sm_90a")
+    assert space.own_version in {ptxas_version(path) for path in ptxas_programs()}
+    start = space.build(space.start())
+    assert start.kernel.cubin == found.build(found.case(), "sm_90a").cubin
+    other = space.build(ptx.PtxState(PtxasOptions(load_cache="cs")))
+    assert other.digest != start.digest and not other.recipe["rewrites"]
+    with pytest.raises(SassafrasError, match="no ptxas here makes this cubin"):
+        ptx.of(found, found.case(), "sm_90a", [])
+    next(home.rglob("*.ptx")).unlink()  # as of captures of earlier versions
+    with pytest.raises(WorkloadError, match="the capture holds no PTX"):
+        ptx.of(found, found.case(), "sm_90a")
 
 
 def test_it_is_the_variant_that_a_workload_by_hand_compiles() -> None:

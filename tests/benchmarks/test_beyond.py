@@ -30,6 +30,10 @@ def row(kernel: str, stage: str, speedup: float, **more: Any) -> dict[str, Any]:
     } | more
 
 
+def suites(subjects: list[str]) -> list[str]:
+    return [s.removeprefix("suite:") for s in subjects if s.startswith("suite:")]
+
+
 def test_cuasmrls_six_come_first_and_nothing_comes_twice() -> None:
     from sassafras import suite
 
@@ -37,6 +41,9 @@ def test_cuasmrls_six_come_first_and_nothing_comes_twice() -> None:
     assert [s.removeprefix("suite:") for s in found[:6]] == list(suite.paper_six())
     assert len(found) == len(set(found)) == len(suite.names()) + len(beyond.GEMM_SHAPES)
     assert beyond.subjects(["softmax", "gemm:512x512x64"]) == ["suite:softmax", "gemm:512x512x64"]
+    with_theirs = beyond.subjects((), ["captured.json:norm"])
+    assert with_theirs == [f"suite:{name}" for name in suites(found)] + ["captured.json:norm"]
+    assert beyond.subjects(["-"], ["captured.json:norm"]) == ["captured.json:norm"]
 
 
 def test_stages_are_summarised_apart_and_errors_are_no_figures() -> None:
@@ -83,3 +90,75 @@ def test_a_kernel_on_the_timing_model_has_a_row_a_stage(monkeypatch: pytest.Monk
     assert [r["stage"] for r in rows] == list(beyond.STAGES)
     assert all(r["modelled"] and "error" not in r and r["speedup"] > 0.9 for r in rows), rows
     assert all(r["evaluations"] == 4 for r in rows if r["stage"] in beyond.SPACES)
+
+
+def searched(kernel: str, suite: bool, *ratios: float, **more: Any) -> dict[str, Any]:
+    """A row of a search by stages; a stage's ratio lies beyond its null from 1.01 on."""
+    stages = [
+        {"stage": part, "ratio": ratio, "interval": [ratio - 0.004, ratio + 0.004], "retained": 0.99,
+         "null_interval": [0.998, 1.003], "verdicts": {"correct": 9, "crashed": int(part == "ptx")}}
+        for part, ratio in zip(beyond.PARTS, ratios, strict=True)
+    ]  # fmt: skip
+    over = {"ratio": ratios[-1] / max(ratios[0], 1.0), "interval": [1.0, 1.1]}
+    return row(kernel, beyond.COMPILER, ratios[-1], suite=suite, stages=stages, over_ptxas=over) | more
+
+
+def test_stages_of_a_search_count_where_they_lie_beyond_their_null(tmp_path: Path) -> None:
+    rows = [
+        searched("softmax", True, 1.02, 1.05, 1.1, environment={"gpu": "some"}),
+        searched("theirs", False, 1.0, 1.002, 1.21),
+        searched("none", True, 0.99, 1.0, 1.0, improved=False, speedup=1.0),
+        {"kernel": "lost", "stage": beyond.COMPILER, "suite": True, "modelled": False, "error": "no PTX"},
+    ]
+    found = beyond.summarise_compiler(rows)
+    assert found["all"]["kernels"] == 3 and found["failed_rows"] == ["lost"]
+    assert found["suite"]["geomean_after"] == {
+        "settings": pytest.approx(1.02**0.5), "ptx": pytest.approx(1.05**0.5),
+        "schedule": pytest.approx(1.1**0.5),
+    }  # fmt: skip
+    assert found["third_party"]["geomean_after"]["ptx"] == 1.0, "within its null"
+    assert found["all"]["geomean_over_ptxas"] == pytest.approx((1.1 / 1.02 * 1.21) ** (1 / 3))
+    assert found["all"]["geomean_retained"] == pytest.approx(0.99)
+    assert found["refused_by_results"] == 3 and found["wrong_or_crashed_after_validation"] == 0
+    path = beyond.finish(rows, str(tmp_path))
+    assert path.name == "compiler-space.json" and json.loads(path.read_text())["summary"] == found
+    assert beyond.summarise_compiler(beyond.read_rows(path)) == found
+
+
+def test_a_row_names_no_folders_of_a_machine() -> None:
+    names = [
+        beyond.label(s) for s in ("suite:softmax", "gemm:64x64x64", "/some/where/norm-1/captured.json:norm")
+    ]
+    assert names == ["softmax", "gemm:64x64x64", "norm-1/captured.json:norm"]
+
+
+def test_a_rehearsal_is_cut_resumed_and_writes_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    words = [
+        "beyond.py",
+        "--compiler",
+        "--device",
+        "model",
+        "--evaluations",
+        "8",
+        "--only",
+        "topk_gating,softmax",
+    ]
+
+    def ran(*more: str) -> str:
+        monkeypatch.setattr(sys, "argv", [*words, *more])
+        beyond.main()
+        return capsys.readouterr().out
+
+    # one kernel a call, in this process: what a limit of time does
+    monkeypatch.setattr(beyond, "per_gpu", lambda work, items, *_, **__: [(0, work(*items[0]))])
+    assert '"modelled": true' in ran("--out", str(first))
+    journal = first / "compiler-space-modelled.rows.jsonl"
+    assert len(beyond.read_rows(journal)) == 1
+    ran("--out", str(second), "--resume", str(journal))
+    rows = beyond.read_rows(second / journal.name)
+    assert [r["kernel"] for r in rows] == ["softmax", "topk_gating"]
+    assert all([part["stage"] for part in r["stages"]] == list(beyond.PARTS) for r in rows)
+    assert not list(tmp_path.rglob("compiler-space.json"))

@@ -30,10 +30,14 @@ from sassafras.validate import Validator
 
 from . import ptx_search
 from .check import refuse_wrong
+from .compiler_search import CompilerJob
+from .compiler_space import CompilerJudge, CompilerSpace
 from .instruction_costs import informed
 from .live import of_launch
 from .ptxas_options import load as load_ptxas_options
 
+#: spaces whose candidates are judged by results; `schedule.spaces` has the others
+BY_RESULTS = ("ptx", "compiler")
 #: seconds of search by the effort that a user names
 EFFORTS = {"quick": "10s", "normal": "60s", "full": "10m"}
 
@@ -90,13 +94,14 @@ def optimize(
         arch: architecture to compile for, by default the GPU's, or ``sm_90a`` on the timing model.
         ptxas: another ptxas to make the baseline with (same PTX, same flags); by default the frontend's own.
         ptxas_options: a choice that `sassafras ptxas-options` wrote: its kernel is the baseline.
-        ptxas_controls: with ``space="ptx"``: options of ptxas with a file of yours each, ``--OPTION=FILE``.
+        ptxas_controls: in the spaces ptx and compiler, options of ptxas with a file each, ``--OPTION=FILE``.
         store: path or `Store`; None for the default path, False for none.
         out: folder to write the winner's cubin and JSON to, or None.
         fresh: start over even if the store holds this search.
         space: ``"swaps"`` (the default), ``"control"``, ``"renaming"`` or ``"blocks"`` (`schedule.spaces`),
-            ``"ptx"`` (`frontend.ptx`: nothing is proved, results are compared bitwise), or what makes the
-            space to search from the baseline kernel; the named ones take the strategy's `space_options`.
+            ``"ptx"`` (`frontend.ptx`: nothing is proved, results are compared bitwise), ``"compiler"`` (ptx,
+            then schedules of its best), or what makes the space to search from the baseline kernel; the
+            spaces of schedules take the strategy's `space_options`.
         cluster: search on every GPU of a Ray cluster, an independent search each (``"auto"`` or
             ``HOST:PORT``; see `docs/guides/cluster.md`); with ``device="model"`` on every CPU.
         workers: how many of them to use, by default all.
@@ -121,13 +126,16 @@ def optimize(
         protocol = search.preset(preset)
         strategy, settings = protocol.strategy, {**protocol.settings, **(settings or {})}
         budget = budget or protocol.budget
-    if isinstance(space, str) and space not in (*SPACES, "ptx"):
-        raise SearchError(f"there is no space {space!r}", hint=f"one of {', '.join(SPACES)}, ptx")
-    if space == "ptx":
-        ptx_search.check_asked(ptxas_options, cluster)
+    if isinstance(space, str) and space not in (*SPACES, *BY_RESULTS):
+        known = ", ".join((*SPACES, *BY_RESULTS))
+        raise SearchError(f"there is no space {space!r}", hint=f"one of {known}")
+    if by_results := isinstance(space, str) and space in BY_RESULTS:
+        ptx_search.check_asked(str(space), ptxas_options, cluster, strategy)
     elif ptxas_controls:
-        raise SearchError("controls are for --space ptx and ptxas-options", hint=f"not for {space!r}")
-    if strategy is None:
+        raise SearchError("controls are for --space ptx, compiler and ptxas-options", hint=f"not {space!r}")
+    if space == "compiler":
+        strategy = search.Descent
+    elif strategy is None:
         strategy = "guided" if space is None or isinstance(space, str) else "anneal"
     chosen = search.get(strategy, settings)
     if effort not in EFFORTS:
@@ -146,7 +154,7 @@ def optimize(
             opened = PoolDevice(pool)
         else:
             opened = open_device(device, arch)
-        opened = ptx_search.device_for(opened) if space == "ptx" else opened
+        opened = ptx_search.device_for(opened) if by_results else opened
         stack.enter_context(closing(opened))
         workload = load_workload(target)  # after the device, whose processes import meanwhile
         which = workload.case(case)
@@ -171,7 +179,7 @@ def optimize(
             baseline, notes = made_by.kernel, (note,)
         options = getattr(chosen, "space_options", {})
         make: Callable[[Kernel], Space[Any, Any]]
-        if space == "ptx":
+        if by_results:
             tools = None if ptxas is None else [str(ptxas), *available()]
             make = partial(ptx_space, workload, which, baseline.arch, tools, ptxas_controls or ())
         elif space is None or isinstance(space, str):
@@ -181,9 +189,13 @@ def optimize(
         if getattr(chosen, "informed", False):
             make = informed(make, workload, which)
         kind: Callable[..., Job] = Job if pool is None else partial(IslandsJob, pool=pool, make_space=make)
+        searched: Any = make(baseline)
         if space == "ptx":
             kind = partial(ptx_search.PtxJob, judge=ptx_search.PtxJudge(opened, baseline))
-        job = kind(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
+        elif space == "compiler":
+            searched = CompilerSpace(searched, arch is not None)
+            kind = partial(CompilerJob, judge=CompilerJudge(opened, baseline, searched))
+        job = kind(workload, which, baseline, chosen, limit, seed, opened, searched, kept, say, notes)
         job.began = began if pool is None else None  # an island's budget is its search's
         result = job.stored_result(fresh)
         if result is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -47,25 +48,38 @@ class PtxJob(Job):
 
     def _result(self, *args: Any, **more: Any) -> Result:
         made = super()._result(*args, **more)
-        notes, facts = [*made.notes], {**made.facts, "proof": "compared bit by bit, nothing is proved"}
+        notes, facts = [*made.notes], {**made.facts, **self._proof(made.recipe)}
         if made.modelled:
             notes.append("nothing was run or checked: the model may prefer a kernel that is wrong")
         elif made.improved and (why := self._not_deployed(made)):
             notes.append(f"running programs keep the original: {why}")
         return replace(made, notes=tuple(notes), facts=facts)
 
+    def _proof(self, recipe: Mapping[str, Any]) -> dict[str, str]:
+        """What a result says instead of the validator's answer."""
+        return {"proof": "compared bit by bit, nothing is proved"}
+
     def _keep(self, result: Result) -> None:
-        if not result.improved or not self._not_deployed(result):
-            super()._keep(result)
+        if self.store is not None and result.improved:
+            self.store.put_cubin(result.cubin)  # of the run's result, whether a program may load it or not
+            if not self._not_deployed(result):
+                super()._keep(result)
 
     def _not_deployed(self, result: Result) -> str:
         """Why the winner cannot take the original's place in a program; empty for nothing."""
         return other_code(result.kernel, self.baseline.cubin, LaunchFacts(name=self.baseline.name)) or ""
 
 
-def check_asked(ptxas_options: Any, cluster: Any) -> None:
+def check_asked(space: str, ptxas_options: Any, cluster: Any, strategy: Any) -> None:
     """Raise SearchError for options of `optimize` that do not go with this space."""
     if ptxas_options is not None:
-        raise SearchError("the space ptx contains the options of ptxas", hint="leave out --ptxas-options")
+        raise SearchError(
+            f"the space {space} contains the options of ptxas", hint="leave out --ptxas-options"
+        )
     if cluster is not None:
-        raise SearchError("the space ptx is searched on one machine", hint="leave out --cluster")
+        raise SearchError(f"the space {space} is searched on one machine", hint="leave out --cluster")
+    if space == "compiler" and strategy is not None:
+        raise SearchError(
+            "the space compiler has a strategy of its own",
+            hint="leave out --strategy and --preset; --set schedule=NAME chooses that of its schedules",
+        )

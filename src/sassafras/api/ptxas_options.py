@@ -150,11 +150,11 @@ def choose(
     judge = _Judge(space, workload, case, device)
     say(f"judging {len(found)} distinct kernels")
     judge.all(found)
-    pairs = _pairs(judge.fastest(COMBINED))
-    more, also = space.distinct([PtxState(each) for each in pairs])
+    both = pairs(judge.fastest(COMBINED))
+    more, also = space.distinct([PtxState(each) for each in both])
     judge.all([c for c in more if c.digest not in judge.rows])
     refused += also
-    tried += pairs
+    tried += both
     ranked = sorted(judge.rows.values(), key=lambda r: -(r.speedup or 0.0))
     best, final = judge.final(say)
     options, version = judge.setting(best)
@@ -251,7 +251,7 @@ def _figures(ratio: float, outcome: Any) -> dict[str, float]:
     }
 
 
-def _pairs(settings: Sequence[PtxasOptions]) -> list[PtxasOptions]:
+def pairs(settings: Sequence[PtxasOptions]) -> list[PtxasOptions]:
     """The options of each two settings together, where they do not contradict one another."""
     out: list[PtxasOptions] = []
     for a, b in itertools.combinations(settings, 2):

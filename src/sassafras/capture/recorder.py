@@ -54,6 +54,12 @@ class RecordedLaunch:
     timer: Any = None
 
 
+def ptxas_flags(metadata: Any) -> list[str]:
+    """The flags that change code, of Triton's own ptxas call."""
+    flags = [] if getattr(metadata, "enable_fp_fusion", True) else ["--fmad=false"]
+    return [*flags, *(getattr(metadata, "ptx_options", None) or "").split()]
+
+
 class LaunchRecorder:
     """Collects launches. Whatever goes wrong in here is noted and never reaches the program.
 
@@ -166,9 +172,9 @@ class LaunchRecorder:
         signature = {str(k): values.plain(v) for k, v in compiled.src.signature.items()}
         passed = {k for k, kind in signature.items() if kind != "constexpr"}
         self._keep(f"{digest}.cubin", cubin)
-        ttir = compiled.asm.get("ttir")
-        if isinstance(ttir, str):
-            self._keep(f"{digest}.ttir", ttir.encode())
+        for kind in ("ttir", "ptx"):
+            if isinstance(text := compiled.asm.get(kind), str):
+                self._keep(f"{digest}.{kind}", text.encode())
         self.variants[digest] = {
             "digest": digest,
             "name": data.name,
@@ -182,6 +188,7 @@ class LaunchRecorder:
             "signature": signature,
             "constants": {k: values.plain(v) for k, v in launch.values.items() if k not in passed},
             "cooperative": any(getattr(data, k, False) for k in ("launch_cooperative_grid", "launch_pdl")),
+            "ptxas_flags": ptxas_flags(data),
             "config": "",
             "bench_us": None,
         }

@@ -31,7 +31,9 @@ def command(
     ptxas_controls: options.PtxasControls = None,
     space: Annotated[
         str,
-        typer.Option(help="Search space: swaps (order and stall counts), control, renaming, blocks or ptx."),
+        typer.Option(
+            help="Search space: swaps (order and stall counts), control, renaming, blocks, ptx or compiler."
+        ),
     ] = "swaps",
     device: options.Device = "auto",
     strategy: Annotated[
@@ -120,6 +122,8 @@ def _show(result: Result, files: tuple[Path, Path], target: str, quiet: bool, js
         return
     if rates := result.rates():
         note(rates)
+    for line in result.stages():
+        note(line)
     for assumption in result.assumptions():
         note(f"model assumes: {assumption}")
     for text in result.notes:

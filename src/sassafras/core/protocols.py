@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from .evaluation import Candidate, Outcome
@@ -109,6 +110,40 @@ class Constructive(Protocol):
     def constructor(self) -> Builder[Any]:
         """What builds them."""
         ...
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """A space of several: a coarse one, and finer ones that start from its kernels. Its states are `At`."""
+
+    @property
+    def coarse(self) -> Space[Any, Any]:
+        """The coarse space, which can assemble several states at a time."""
+        ...
+
+    def sweep(self) -> Sequence[Any]:
+        """States of the coarse space to try first, in order."""
+        ...
+
+    def combined(self, states: Sequence[Any]) -> Sequence[Any]:
+        """States of the coarse space that are two of these together."""
+        ...
+
+    def ahead(self, states: Sequence[Any]) -> None:
+        """Make kernels of the coarse space, so that `Space.candidate` has them at once."""
+        ...
+
+    def finer(self, parent: Candidate) -> Sequence[Space[Any, Any]]:
+        """Spaces whose start is this kernel; none where it has none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A state of a `Layered` space: one of a space in it."""
+
+    space: Space[Any, Any]
+    state: Any
 
 
 @runtime_checkable

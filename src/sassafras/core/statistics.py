@@ -148,6 +148,22 @@ def redrawn_ratio(
     )
 
 
+def quotient_interval(quotient: float, *parts: Interval) -> Interval:
+    """The interval of a quotient of independent ratios, by their half-widths on the log scale."""
+    factor = math.exp(math.hypot(*(math.log(each.high / each.low) / 2 for each in parts)))
+    return Interval(quotient / factor, quotient * factor)
+
+
+def expected_excess(error: float, count: int) -> float:
+    """By how much the largest of `count` noisy figures is above its true value, in expectation, at most.
+
+    For figures with normal errors of this standard deviation that are all equal in truth: the bound
+    ``error * sqrt(2 ln count)`` on their expected maximum (Boucheron, Lugosi and Massart, Concentration
+    Inequalities, theorem 2.5). The effect is the winner's or optimizer's curse (Smith and Winkler 2006).
+    """
+    return error * math.sqrt(2 * math.log(max(count, 1)))
+
+
 def student_t(degrees: int) -> float:
     """97.5 % quantile of Student's t (the next smaller tabulated degrees of freedom, so never too small)."""
     if degrees < 1:

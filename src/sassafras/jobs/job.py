@@ -89,6 +89,8 @@ class Job:
     """
 
     grounds: ClassVar[str] = "none: a rewritten source, judged by results on fresh inputs"
+    #: candidates that are chosen and re-measured at the end
+    frozen: ClassVar[int] = 1
 
     workload: Workload
     case: Case
@@ -211,7 +213,7 @@ class Job:
             self.device.run(Candidate(self.baseline))
         if recorder is None and self.store is not None and self.run_id is not None:
             recorder = StoreRecorder(self.store, self.run_id)
-        reserved = confirmation_s(self.device)
+        reserved = self.frozen * confirmation_s(self.device)
         budget = search_budget(self.budget, self.began, reserved, self.store, self.run_id)
         self.say(f"searching {budget} with {self.strategy.name} on {self.device.name}")
         return search.run(
@@ -296,12 +298,19 @@ class Job:
         if self.device.modelled and not isinstance(self.device, Redrawing):
             best = contenders[0] if contenders else found.baseline  # reported as what was selected
             return self._result(found, best.candidate, notes, improved=bool(contenders), final=best.outcome)
-        how = "fresh draws" if self.device.modelled else "fresh processes"
-        doing = "modelling" if self.device.modelled else "measuring"
         self.say("choosing among the search's leaders")
-        for candidate in select(self.device, contenders, lambda outcome: self._failed(outcome, notes)):
-            self.say(f"{doing} the winner in {how}")
-            final = remeasure(self.device, candidate)
+        ranked = select(self.device, contenders, lambda outcome: self._failed(outcome, notes))
+        return self._settled(found, ranked, notes)
+
+    def _remeasure(self, candidate: Candidate, what: str) -> Evaluation | Modelled:
+        doing, how = ("modelling", "draws") if self.device.modelled else ("measuring", "processes")
+        self.say(f"{doing} {what} in fresh {how}")
+        return remeasure(self.device, candidate)
+
+    def _settled(self, found: Finished[Any], ranked: Sequence[Candidate], notes: list[str]) -> Result:
+        """The result of the first of these that is not wrong, or of the baseline where it gains nothing."""
+        for candidate in ranked:
+            final = self._remeasure(candidate, "the winner")
             if final.cost is None:
                 self._failed(final, notes)
                 continue
@@ -314,8 +323,7 @@ class Job:
             if final.null_interval is not None:  # the null experiment of the baseline was made beside it
                 return self._result(found, found.baseline.candidate, notes, improved=False, final=final)
             break
-        self.say(f"{doing} the null experiment in {how}")
-        final = remeasure(self.device, found.baseline.candidate)
+        final = self._remeasure(found.baseline.candidate, "the null experiment")
         if final.cost is None and final.verdict is not None:
             notes.append(f"the null experiment is {final.verdict.value}: {final.detail}")
         return self._result(found, found.baseline.candidate, notes, improved=False, final=final)
@@ -386,6 +394,11 @@ class Job:
             draws=final.draws if isinstance(final, Modelled) else 0,
         )
 
+    def _grounds(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
+        """What a winner rests on."""
+        legal = {"validator": "legal", "rules": VALIDATOR_RULES}
+        return legal if self.judge is None else {"validator": self.grounds}
+
     def _keep(self, result: Result) -> None:
         """Save the winner, if there is one, among the measured or among the modelled ones.
 
@@ -393,13 +406,9 @@ class Job:
         """
         if not result.improved or self.store is None:
             return
-        if self.judge is None:
-            grounds: dict[str, Any] = {"validator": "legal", "rules": VALIDATOR_RULES}
-        else:
-            grounds = {"validator": self.grounds}
         candidate = Candidate(result.kernel, result.recipe)
         facts = {
-            **grounds,
+            **self._grounds(result.recipe),
             "environment": result.environment,
             "strategy": result.strategy,
             "recipe": result.recipe,

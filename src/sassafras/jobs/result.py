@@ -145,6 +145,22 @@ class Result:
         work = self.facts.get("work", {})
         return "" if self.modelled else rates(self.time_us, self.baseline_us, work, self.device)
 
+    def stages(self) -> list[str]:
+        """A line a stage of a search by stages: re-measured or re-drawn, and what it was selected on."""
+        what = "modelled " if self.modelled else ""
+        lines = []
+        for row in self.facts.get("stages", ()):
+            line = f"after {row['stage']} ({row['evaluations']} evaluations): {what}{row['ratio']:.3f}x"
+            if "as_selected" in row:
+                ends = (row[key] for key in ("interval", "null_interval"))
+                interval, null = (Interval(*each) if each else "not measured" for each in ends)
+                line += f" {interval}, null {null}, {row['retained']:.3f} of the {row['as_selected']:.3f}x "
+                line += f"as selected; {row['corrected']:.3f}x corrected for {row['candidates']} candidates"
+            lines.append(line)
+        if over := self.facts.get("over_settings"):
+            lines.append(f"over the best settings: {what}{over['ratio']:.3f}x {Interval(*over['interval'])}")
+        return lines
+
     def assumptions(self) -> list[str]:
         """What the timing model took for granted, a line each; nothing for a measurement."""
         if not self.modelled:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.capture.contents import ContentsWriter
-from sassafras.capture.recorder import AutotunerConfig, LaunchRecorder, RecordedLaunch
+from sassafras.capture.recorder import AutotunerConfig, LaunchRecorder, RecordedLaunch, ptxas_flags
 from sassafras.capture.settings import CaptureSettings
 from sassafras.core import WorkloadError
-from sassafras.core.files import write_whole
 from sassafras.frontend.captured import values
 
 #: bytes of one integer tensor that is copied, and of all of a launch; of larger ones the range is taken
@@ -104,10 +103,8 @@ class FirstCall:
 
     @property
     def ptxas_flags(self) -> list[str]:
-        """The flags that change code, of Triton's own ptxas call."""
-        data = self.compiled.metadata
-        flags = [] if getattr(data, "enable_fp_fusion", True) else ["--fmad=false"]
-        return [*flags, *(getattr(data, "ptx_options", None) or "").split()]
+        """See `capture.recorder.ptxas_flags`."""
+        return ptxas_flags(self.compiled.metadata)
 
 
 def describe(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -134,9 +131,6 @@ def write(calls: list[FirstCall], folder: Path) -> None:
             recorder.after(launch, call.compiled, call.grid)
             if call.ms is not None:
                 recorder.benched(trial, [call.ms])
-            ptx = call.compiled.asm.get("ptx")
-            if isinstance(ptx, str):
-                write_whole(folder / f"{call.digest}.ptx", ptx.encode())
         recorder.write()
     if first.digest not in recorder.variants or not recorder.shapes:
         why = next(iter(recorder.problems), "its shape was not kept")

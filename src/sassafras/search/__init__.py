@@ -2,6 +2,7 @@
 
 from .anneal import Anneal
 from .contract import Evaluate, Found, Recorded, Recorder, Session, Strategy
+from .descent import Descent, Stage
 from .greedy import Greedy
 from .guided import Guided
 from .list_schedule import ListSchedule
@@ -13,6 +14,7 @@ from .sip import Sip
 
 __all__ = [
     "Anneal",
+    "Descent",
     "Evaluate",
     "Finished",
     "Found",
@@ -26,6 +28,7 @@ __all__ = [
     "Recorder",
     "Session",
     "Sip",
+    "Stage",
     "Strategy",
     "check_settings",
     "get",

@@ -165,6 +165,22 @@ class Captured:
             raise WorkloadError("a captured cubin is damaged", where=str(path))
         return data
 
+    def ptx(self, variant: CapturedVariant) -> str:
+        """What ptxas made a variant's code of.
+
+        Raises:
+            WorkloadError: it is missing, or no text.
+        """
+        path = self.folder / f"{variant.digest}.ptx"
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise WorkloadError(
+                f"the capture holds no PTX of this kernel: {reason(error)}",
+                where=str(path),
+                hint="record it again",
+            ) from error
+
 
 def read(path: str | Path) -> Captured:
     """Read a finished capture.

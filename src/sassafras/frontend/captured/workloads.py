@@ -88,6 +88,14 @@ class CapturedBuilder:
             },
         )
 
+    def ptx(self, case: Case, arch: str) -> str:
+        """The PTX that its cubin was made of. Raises WorkloadError: the capture holds none."""
+        return self.captured.ptx(self.variant)
+
+    def ptxas_flags(self, case: Case, arch: str) -> tuple[str, ...]:
+        """The flags of the program's own ptxas that change code."""
+        return tuple(map(str, self.variant.facts.get("ptxas_flags", ())))
+
 
 def workload(captured: Captured, variant: CapturedVariant) -> Workload:
     """The workload of one captured kernel: a case a shape, the most launched first.

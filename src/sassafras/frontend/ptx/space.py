@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,17 +30,15 @@ from sassafras.core import (
 )
 from sassafras.frontend._ptxas import assemble, ptxas_version
 from sassafras.frontend.ptxas_options import PtxasOptions, available, controls_digest
-from sassafras.sass import Cubin
 
 from . import names
 from .axes import Axis, option_axes, rewrite_axes
+from .outputs import fingerprint, not_launched, release_of
 from .reader import Entry
 from .rewrites import EntryName, Rewrite, from_json, redistributes, refusal, write
 
 #: draws of a move whose state is not refused at once
 _DRAWS = 32
-#: bytes of shared memory that a block may have (sm_90)
-_MOST_SHARED = 232448
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,6 +123,7 @@ class PtxSpace:
             if len(one.choices) > 1
         }
         self._built: dict[PtxState, Candidate | str] = {}
+        self._ready: dict[PtxState, Candidate | str] = {}
         self._distinct: dict[str, Candidate] = {fingerprint(kernel.cubin): self._own}
 
     @property
@@ -198,14 +198,27 @@ class PtxSpace:
                 launched.
         """
         if state not in self._built:
-            try:
-                self._built[state] = self._own if state == PtxState() else self._assembled(state)
-            except CompileError as error:
-                self._built[state] = str(error)
+            made = self._ready.pop(state, None) or self._tried(state)
+            if isinstance(made, Candidate):
+                made = self._distinct.setdefault(fingerprint(made.kernel.cubin), made)
+            self._built[state] = made
         found = self._built[state]
         if isinstance(found, str):
             raise CompileError(found)
         return found
+
+    def ahead(self, states: Sequence[PtxState]) -> None:
+        """Have ptxas make these at a time, for `build`: a process each."""
+        left = [s for s in dict.fromkeys(states) if s not in self._built and s not in self._ready]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            self._ready.update(zip(left, pool.map(self._tried, left), strict=True))
+
+    def _tried(self, state: PtxState) -> Candidate | str:
+        """The kernel of a state, or why it is refused."""
+        try:
+            return self._own if state == PtxState() else self._assembled(state)
+        except CompileError as error:
+            return str(error)
 
     @cached_property
     def _own(self) -> Candidate:
@@ -247,7 +260,7 @@ class PtxSpace:
                     data = names.restore(data, one.prefix + kernel.name, kernel.name)
                 except CubinError as error:
                     raise CompileError(str(error)) from error
-        if why := _not_launched(data, kernel):
+        if why := not_launched(data, kernel):
             raise CompileError(why, where=kernel.name)
         meta = {
             **kernel.meta,
@@ -255,8 +268,7 @@ class PtxSpace:
             "ptxas_flags": list(state.options.flags()),
             "ptx_rewrites": [one.to_json() for one in state.rewrites],
         }
-        made = Candidate(dataclasses.replace(kernel, cubin=data, meta=meta), self._recipe(state))
-        return self._distinct.setdefault(fingerprint(data), made)
+        return Candidate(dataclasses.replace(kernel, cubin=data, meta=meta), self._recipe(state))
 
     def sweep(self) -> Iterator[PtxState]:
         """What `sassafras ptxas-options` tries: each release alone, then each other option under each."""
@@ -340,35 +352,11 @@ def of(
         )
     kernel = kernel or workload.build(case, arch)
     flags = getattr(workload.build, "ptxas_flags", lambda case, arch: ())(case, arch)
-    return PtxSpace(kernel, make(case, kernel.arch), tools, flags, controls)
-
-
-def fingerprint(cubin: bytes) -> str:
-    """sha256 over what a cubin's kernels execute: code, constants, shared memory and register counts.
-
-    Line tables and notes are left out: options and names leave traces there.
-    """
-    made = hashlib.sha256()
-    parsed = Cubin.parse(cubin)
-    for section in sorted(parsed.sections, key=lambda s: s.name):
-        if re.match(r"\.(text|nv\.constant\d|nv\.shared|nv\.global)", section.name):
-            made.update(f"{section.name}\0{section.size}\0".encode())
-            made.update(section.data)
-    made.update(repr(sorted((e.name, e.registers) for e in parsed.entries.values())).encode())
-    return made.hexdigest()
-
-
-def _not_launched(cubin: bytes, kernel: Kernel) -> str:
-    """Why no block could be launched; empty for nothing."""
-    parsed = Cubin.parse(cubin)
-    registers = parsed.entries[kernel.name].registers
-    warps = -(-kernel.threads // 32)
-    if -(-registers // 8) * 8 * 32 * -(-warps // 4) * 4 > 65536:
-        return f"{registers} registers a thread are too many for {kernel.threads} threads a block"
-    static = sum(s.size for s in parsed.sections if s.name == f".nv.shared.{kernel.name}")
-    if static + kernel.shared_bytes > _MOST_SHARED:
-        return f"{static + kernel.shared_bytes} bytes of shared memory are too many for a block"
-    return ""
+    text = make(case, kernel.arch)
+    if "ptxas" not in kernel.meta:  # a program's own, recorded
+        own = release_of(kernel, text, tools if tools is not None else available(), flags)
+        kernel = dataclasses.replace(kernel, meta={**kernel.meta, "ptxas": own})
+    return PtxSpace(kernel, text, tools, flags, controls)
 
 
 def _sorted(rewrites: Any) -> tuple[Rewrite, ...]:

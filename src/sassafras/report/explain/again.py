@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sassafras.core import Candidate, Device, Evaluation, Interval, Kernel, Modelled, Redrawing
+from sassafras.core import Candidate, Device, Kernel, Modelled, Redrawing
+from sassafras.core.statistics import quotient_interval
 
 from .explanation import Explained
 
@@ -73,18 +74,10 @@ def remeasured(
         moves[n] = replace(
             move,
             gain=gain,
-            interval=_quotient(gain, present, lacking),
+            interval=quotient_interval(gain, present.interval, lacking.interval),
             null=lacking.null,
             null_interval=lacking.null_interval,
         )
     if len(found) > most:
         notes.append(f"moves from {most + 1} on are {looked}, not {done}")
     return sorted(moves[:most], key=lambda move: -move.gain) + moves[most:]
-
-
-def _quotient(gain: float, above: Evaluation | Modelled, below: Evaluation | Modelled) -> Interval:
-    """The interval of a quotient of two independent ratios, by their half-widths on the log scale."""
-    assert above.interval is not None and below.interval is not None
-    widths = [math.log(e.interval.high / e.interval.low) / 2 for e in (above, below) if e.interval]
-    factor = math.exp(math.hypot(*widths))
-    return Interval(gain / factor, gain * factor)

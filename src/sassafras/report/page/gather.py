@@ -52,6 +52,29 @@ class Node:
     label: str
 
 
+@dataclass(frozen=True, slots=True)
+class StageView:
+    """What a stage of a search selected on, and the re-measured figure of its best.
+
+    Attributes:
+        name: of the stage.
+        ratio, interval, null_interval: re-measured, or modelled on fresh draws, over the baseline.
+        as_selected: the search's own figure; None where the baseline stayed.
+        corrected: less what the largest of so many equal candidates is too large, in expectation, at most.
+        candidates: how many there were.
+        retained: `ratio` / `as_selected`.
+    """
+
+    name: str
+    ratio: float | None
+    interval: Interval | None
+    null_interval: Interval | None
+    as_selected: float | None
+    corrected: float | None
+    candidates: float | None
+    retained: float | None
+
+
 @dataclass(frozen=True)
 class RunView:
     """One search.
@@ -93,6 +116,24 @@ class RunView:
     def null_interval(self) -> Interval | None:
         """Of the null experiment beside it."""
         return _interval(self.result.get("null_interval"))
+
+    @property
+    def stages(self) -> list[StageView]:
+        """Of a search by stages; empty of others, and where its figures are no evidence."""
+        facts = self.result.get("facts")
+        rows = facts.get("stages") if isinstance(facts, Mapping) and not self.refusal else None
+        figures = ("as_selected", "corrected", "candidates", "retained")
+        return [
+            StageView(
+                str(row.get("stage", "")),
+                _real(row.get("ratio")),
+                _interval(row.get("interval")),
+                _interval(row.get("null_interval")),
+                *(_real(row.get(name)) for name in figures),
+            )
+            for row in rows or ()
+            if isinstance(row, Mapping)
+        ]
 
     @property
     def refusal(self) -> str:
@@ -224,8 +265,10 @@ def _run(store: Store, record: RunRecord, key: str) -> RunView:
     nodes: list[Node] = []
     curve: list[tuple[int, float, float]] = []
     best, seconds, n = 0.0, 0.0, 0
-    # a schedule search's recipes name no parents: unpacking thousands of them would be for nothing
-    looks_for_parents = "ScheduleSpace" not in str(record.spec.get("space", ""))
+    # a schedule search's recipes name no parents, or the few outputs of ptxas that `RunView.stages` shows:
+    # unpacking thousands of them would be for nothing
+    kind = str(record.spec.get("space", ""))
+    looks_for_parents = "ScheduleSpace" not in kind and "CompilerSpace" not in kind
     for n, step in enumerate(store.steps(record.id), 1):
         seconds += step.took
         kind = step.verdict or "modelled"

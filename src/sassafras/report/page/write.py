@@ -163,6 +163,7 @@ def _page(found: Gathered, views: Sequence[KernelView], title: str) -> str:
             modelled=sorted((r for r in found.runs if r.record.modelled), key=lambda r: -(r.ratio or 0)),
             curves=[run for run in found.runs if run.curve],
             explanations=[e for e in found.explanations if e["tuned"] not in explained],
+            staged=[run for run in found.runs if run.stages],
             trees=[run for run in found.runs if run.nodes],
             environments=_environments(found.environments),
         )
@@ -184,6 +185,7 @@ def templates() -> Environment:
     made.filters.update(csp_hash=_csp_hash, bar=_bar)
     made.filters["number"] = svg.number
     made.filters["thousands"] = "{:,.0f}".format
+    made.filters["ratio"] = lambda value: "" if value is None else f"{value:.3f}"
     made.filters["percent"] = lambda ratio: f"{100 * (ratio - 1):+.2f} %"
     return made
 
