@@ -98,7 +98,8 @@ def command(
         else:
             result = optimize(targets[0], **given)
     if not several:
-        _show(result, result.save(out), targets[0], quiet, json)
+        where = f"{targets[0]} --case {result.case}" + (f" --space {space}" if space else "")
+        _show(result, result.save(out), targets[0], where, quiet, json)
         raise typer.Exit(INTERRUPTED if result.reason == "interrupted" else 0)
     if json:
         print_json({"results": [one.to_json() for one in found.results], "failures": found.failures})
@@ -112,7 +113,7 @@ def command(
         raise typer.Exit(2)
 
 
-def _show(result: Result, files: tuple[Path, Path], target: str, quiet: bool, json: bool) -> None:
+def _show(result: Result, files: tuple[Path, Path], target: str, case: str, quiet: bool, json: bool) -> None:
     """One result: the line on stdout, what else is to be known on stderr."""
     if json:
         print_json(result.to_json() | {"files": [str(path) for path in files]})
@@ -139,12 +140,11 @@ def _show(result: Result, files: tuple[Path, Path], target: str, quiet: bool, js
     if result.from_store:
         note("this search finished before: the stored result; --fresh starts over")
     note(f"wrote {files[0]} and {files[1].name}")
-    note(f"next: {_next(result, target)}")
+    note(f"next: {_next(result, target, case)}")
 
 
-def _next(result: Result, target: str) -> str:
-    """The command to type after this result."""
-    case = f"{target} --case {result.case}"
+def _next(result: Result, target: str, case: str) -> str:
+    """The command to type after this result; `case`: target, case and space as options."""
     if result.reason == "interrupted":
         return f"sassafras optimize {case} (resumes)"
     if result.modelled and not result.improved:
@@ -152,5 +152,6 @@ def _next(result: Result, target: str) -> str:
     if result.modelled:
         return f"sassafras optimize {case}, on a machine with a GPU; sassafras explain {case}"
     if not result.improved:
-        return f"sassafras optimize {case} --effort full, or --space control"
+        other = "" if "--space" in case else ", or --space control"
+        return f"sassafras optimize {case} --effort full{other}"
     return f"sassafras verify {target}; sassafras run -- python PROGRAM deploys it"
