@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -64,6 +66,32 @@ def _listings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SASSAFRAS_LISTINGS", str(folder_of(tmp_path_factory) / "listings"))
         patch.setenv("TRITON_CACHE_DIR", str(folder_of(tmp_path_factory) / "triton"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One worker compiles a function of numba, the others wait and read it: they would all compile it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or importlib.util.find_spec("numba") is None:
+        yield
+        return
+    from numba.core.dispatcher import Dispatcher
+
+    compiles, depth = Dispatcher.compile, 0
+
+    def locked(self: Any, sig: Any) -> Any:
+        nonlocal depth
+        with (folder_of(tmp_path_factory) / "numba.lock").open("w") as lock:
+            if not depth:  # what a function calls is compiled within
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            depth += 1
+            try:
+                return compiles(self, sig)
+            finally:
+                depth -= 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Dispatcher, "compile", locked)
         yield
 
 

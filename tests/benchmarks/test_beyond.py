@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import beyond  # noqa: E402
 
-from sassafras.frontend import ptxas_options  # noqa: E402
+from sassafras.frontend.ptx import axes  # noqa: E402
 
 
 def row(kernel: str, stage: str, speedup: float, **more: Any) -> dict[str, Any]:
@@ -82,9 +82,7 @@ def test_the_committed_result_is_what_the_script_says_of_its_rows() -> None:
 
 def test_a_kernel_on_the_timing_model_has_a_row_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     # each setting is a run of ptxas; which there are is tests/api/test_ptxas_options.py's
-    monkeypatch.setattr(
-        ptxas_options, "CHOICES", {"opt_level": (1,), "load_cache": ("cg",), "max_registers": ()}
-    )
+    monkeypatch.setattr(axes, "CHOICES", {"opt_level": (1,), "load_cache": ("cg",), "max_registers": ()})
     options = argparse.Namespace(device="model", evaluations=4, seconds=1.0, seed=0)
     rows = beyond.rows_of("suite:topk_gating", options)
     assert [r["stage"] for r in rows] == list(beyond.STAGES)

@@ -119,7 +119,7 @@ def test_modules_get_their_verdicts(
 
 def test_a_fence_that_was_taken_off_is_noticed_from_outside(judge: HostEvaluator) -> None:
     """The loader's fence is raised in the candidate's own process, which may have replaced it."""
-    text = "import subprocess, sassafras.evaluate.sandbox.confine as confine\n"
+    text = "import subprocess, confine\n"
     text += "confine.restrict_calls.__code__ = (lambda *a, **k: None).__code__\n"
     outcome = judge.evaluate(replace(LAYER, text=text + _body("subprocess.Popen(['sleep', '60'])")))
     assert outcome.verdict is Verdict.CHEATED, outcome.detail

@@ -1,8 +1,9 @@
-"""The confined process of a Python candidate: ``python -m sassafras.evaluate.host.child READ WRITE MEMORY``.
+"""The confined process of a Python candidate: ``python -P .../host/child.py READ WRITE MEMORY``.
 
-Nothing that happens here is believed. It maps memory that the judge made, calls the candidate on the inputs
-found there, copies what it returns to the place for outputs, and answers. Clock, inputs, expected outputs and
-comparison are the judge's, in another process: patching a timer or `torch` here changes nothing there.
+Run by its path: by its name the judge's packages around it would be imported first. Nothing that happens here
+is believed. It maps memory that the judge made, calls the candidate on the inputs found there, copies what it
+returns to the place for outputs, and answers. Clock, inputs, expected outputs and comparison are the judge's,
+in another process: patching a timer or `torch` here changes nothing there.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> int:
     import numpy as np
     import torch
 
-    from sassafras.evaluate.sandbox.confine import restrict_calls
+    sys.path.insert(0, str(Path(__file__).parents[1] / "sandbox"))
+    from confine import restrict_calls  # type: ignore[import-not-found,unused-ignore]
 
+    del sys.path[0]
     gc.freeze()
     gc.enable()
     source = os.fdopen(read_fd, "r")

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from sassafras.core import Verdict
@@ -156,11 +157,8 @@ class HostProcess:
             undo.callback(os.close, self._write)
             self._read, from_child = os.pipe()
             undo.callback(os.close, self._read)
-            words = [
-                "-m",
-                "sassafras.evaluate.host.child",
-                *map(str, (to_child, from_child, self._memory_fd)),
-            ]
+            child = str(Path(__file__).with_name("child.py"))
+            words = ["-P", child, *map(str, (to_child, from_child, self._memory_fd))]
             try:
                 self.process = ConfinedProcess(
                     [sys.executable, *words],
