@@ -1,6 +1,6 @@
 """What `sassafras audit` finds in cubins without their original: writes audit.json. Needs no GPU.
 
-    python benchmarks/audit.py CORPUS... [--quota 3] [--limit N] [--jobs 2]
+    python benchmarks/audit.py CORPUS... [--quota 3] [--limit N...] [--jobs 2]
 
 CORPUS is a folder of `corpus/build.py`, or of cubins such as those of `sassafras gemm build --out`. Every
 kernel is audited as it is: a finding is a false alarm. Then hazards are planted, one in each copy, and the
@@ -10,7 +10,8 @@ copy is audited alone:
   copy is wrong. What it refuses only because the original had more is *undecided*, and counted apart.
 - ``DEPBAR.LE SBn, N`` and ``WARPGROUP.DEPBAR.LE gsb0, N``: N raised by one, or to the most that it can be.
   The validator refuses every changed word: `open_copies` and `open_products` say which copies are wrong.
-  A wait for stores of the copy engine (UTMASTG) counts as undecided: nothing here says what they read.
+  A wait for stores of the copy engine (UTMASTG) counts as undecided: nothing here says what they read. Of
+  these, too, a kernel has at most `quota`.
 
 At the end `reproducers/` is assembled by every ptxas that is found (``$SASSAFRAS_PTXAS`` may name more), and
 audited (`miscompiled.py`). Rows of a differential run on a GPU are kept.
@@ -28,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import version
+from itertools import zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,7 @@ _COPIES, _PRODUCTS = (38, 6), (8, 3)
 
 
 def planted(code: Sequence[Any], rng: np.random.Generator, quota: int) -> Iterator[tuple[str, int, int, int]]:
-    """(class, instruction, low word, high word) of each copy; of the first two classes at most `quota`."""
+    """(class, instruction, low word, high word) of each copy; at most `quota` of most kinds."""
 
     def some(items: list[Any]) -> list[Any]:
         return [items[k] for k in rng.choice(len(items), min(quota, len(items)), replace=False)]
@@ -61,14 +63,16 @@ def planted(code: Sequence[Any], rng: np.random.Generator, quota: int) -> Iterat
         stall = int(rng.integers(1, i.control.stall))
         cleared = i.high & ~(0x1F << _STALL)
         yield CLASSES[1], i.index, i.low, cleared | stall << _STALL | (1 << _YIELD if stall < 12 else 0)
+    copies = [x for i in code if i.opcode == "DEPBAR.LE" for x in _raised(CLASSES[2], i, *_COPIES)]
+    yield from copies if any(i.base == "LDGSTS" for i in code) else some(copies)
     for i in code:
-        if i.opcode == "DEPBAR.LE" and len(i.operands) == 2:
-            yield from _raised(CLASSES[2], i, *_COPIES)
-        elif i.opcode == "WARPGROUP.DEPBAR.LE":
+        if i.opcode == "WARPGROUP.DEPBAR.LE":
             yield from _raised(CLASSES[3], i, *_PRODUCTS)
 
 
 def _raised(kind: str, i: Any, shift: int, width: int) -> Iterator[tuple[str, int, int, int]]:
+    if len(i.operands) != 2:
+        return
     now, most = int(i.operands[1], 16), (1 << width) - 1
     for n in {now + 1, most} if now < most else ():
         low, high = i.low, i.high
@@ -135,7 +139,7 @@ def open_copies(function: Any, analysis: Any) -> str:
 
     try:
         walk = Masks(analysis.code, analysis.operands, analysis.effects, analysis.blocks, function.block)
-        list(walk.findings())
+        list(walk.findings() if any(i.base == "LDGSTS" for i in analysis.code) else ())
     except Met:
         return "hazard"
     return "undecided" if any(i.base == "UTMACMDFLUSH" for i in analysis.code) else "legal"
@@ -202,14 +206,14 @@ def one(path: str, name: str, quota: int, seed: int) -> Row:
         row["unsupported"].append(str(error))
         return row
     for number, (kernel, function) in enumerate(program.functions.items()):
-        begin = time.perf_counter()
+        begin = time.process_time()
         first = Validator(data, kernel, program=program)
         if first.unsupported:
             row["unsupported"].append(f"{kernel}: {first.unsupported}")
             continue
         row["kernels"] += 1
         row["alarms"] += [f"{kernel}: {found}" for found in Auditor(first).hazards()]
-        row["seconds"].append(time.perf_counter() - begin)
+        row["seconds"].append(time.process_time() - begin)
         tma = any(i.base == "UTMALDG" for i in function.instructions)
         rng = np.random.default_rng([seed, number, sum(name.encode())])
         for kind, index, low, high in planted(function.instructions, rng, quota):
@@ -260,14 +264,18 @@ def main() -> None:
     )
     parser.add_argument("corpus", type=Path, nargs="+", help="folders; without index.jsonl all cubins in one")
     parser.add_argument("--quota", type=int, default=3, help="cleared waits, and lowered stalls, of a kernel")
-    parser.add_argument("--limit", type=int, help="so many cubins, evenly taken")
+    parser.add_argument(
+        "--limit", type=int, nargs="*", default=[], help="cubins of each CORPUS, evenly taken"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out")
     options = parser.parse_args()
-    lines = [line for folder in options.corpus for line in cubins(folder)]
-    if options.limit:
-        lines = [lines[n] for n in np.linspace(0, len(lines) - 1, options.limit).astype(int)]
+    lines = []
+    for folder, limit in zip_longest(options.corpus, options.limit):
+        held = cubins(folder)
+        taken = np.linspace(0, len(held) - 1, min(limit or len(held), len(held))).astype(int)
+        lines += [held[n] for n in taken]
     rows: list[Row] = []
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         jobs = [pool.submit(one, path, name, options.quota, options.seed) for path, name in lines]
@@ -325,7 +333,10 @@ def main() -> None:
         "triton": version("triton"),
         "ptxas": sorted({row["release"] for row in published if row["by"] == AUDIT}),
     }
-    command = f"python benchmarks/audit.py {len(options.corpus)} folders --quota {options.quota}"
+    limits = " ".join(map(str, options.limit)) or "none"
+    command = (
+        f"python benchmarks/audit.py {len(options.corpus)} folders --quota {options.quota} --limit {limits}"
+    )
     rows_out = table + published
     path = write("audit", rows_out, summary, environment, seed=options.seed, out=options.out, command=command)
     print(
