@@ -278,12 +278,16 @@ def main() -> None:
         lines += [held[n] for n in taken]
     rows: list[Row] = []
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        jobs = [pool.submit(one, path, name, options.quota, options.seed) for path, name in lines]
-        for job in as_completed(jobs):
-            rows.append(job.result())
-            print(f"{len(rows)} of {len(lines)}: {rows[-1]['name']}", flush=True)
-            for text in (*rows[-1]["alarms"], *rows[-1]["missed"]):
-                print(f"{rows[-1]['name']}: {text}", flush=True)
+        order = np.random.default_rng(options.seed).permutation(len(lines))
+        jobs = [pool.submit(one, *lines[n], options.quota, options.seed) for n in order]
+        try:
+            for job in as_completed(jobs):
+                rows.append(job.result())
+                print(f"{len(rows)} of {len(lines)}: {rows[-1]['name']}", flush=True)
+                for text in (*rows[-1]["alarms"], *rows[-1]["missed"]):
+                    print(f"{rows[-1]['name']}: {text}", flush=True)
+        except KeyboardInterrupt:  # what is done is an even sample
+            pool.shutdown(cancel_futures=True)
     counts: Counter[str] = sum((row["counts"] for row in rows), Counter())
     table = []
     for kind in (*CLASSES, TMA):
