@@ -42,6 +42,7 @@ Row = dict[str, Any]
 CLASSES = ("wait bit cleared", "stall lowered", "DEPBAR weakened", "WGMMA wait removed")
 #: of a kernel whose operands the TMA unit brings: most such waits guard the release of their slot alone
 TMA = "WGMMA wait removed, TMA kernel"
+TRUTHS = ("hazard", "undecided", "legal")
 #: words of a violation that only says: the original had more
 RELATIVE = ("in the original it is not", "no smaller one is known", "than in the original")
 _STALL, _YIELD, _WAIT = 41, 45, 52
@@ -63,7 +64,8 @@ def planted(code: Sequence[Any], rng: np.random.Generator, quota: int) -> Iterat
         stall = int(rng.integers(1, i.control.stall))
         cleared = i.high & ~(0x1F << _STALL)
         yield CLASSES[1], i.index, i.low, cleared | stall << _STALL | (1 << _YIELD if stall < 12 else 0)
-    copies = [x for i in code if i.opcode == "DEPBAR.LE" for x in _raised(CLASSES[2], i, *_COPIES)]
+    waits = [i for i in code if i.opcode == "DEPBAR.LE" and len(i.operands) == 2]
+    copies = [copy for i in waits for copy in _raised(CLASSES[2], i, *_COPIES)]
     yield from copies if any(i.base == "LDGSTS" for i in code) else some(copies)
     for i in code:
         if i.opcode == "WARPGROUP.DEPBAR.LE":
@@ -71,16 +73,10 @@ def planted(code: Sequence[Any], rng: np.random.Generator, quota: int) -> Iterat
 
 
 def _raised(kind: str, i: Any, shift: int, width: int) -> Iterator[tuple[str, int, int, int]]:
-    if len(i.operands) != 2:
-        return
     now, most = int(i.operands[1], 16), (1 << width) - 1
     for n in {now + 1, most} if now < most else ():
-        low, high = i.low, i.high
-        if kind == CLASSES[2]:
-            low = low & ~(most << shift) | n << shift
-        else:
-            high = high & ~(most << shift) | n << shift
-        yield kind, i.index, low, high
+        low, high = (w & ~(most << shift) | n << shift for w in (i.low, i.high))
+        yield (kind, i.index, low, i.high) if kind == CLASSES[2] else (kind, i.index, i.low, high)
 
 
 def open_copies(function: Any, analysis: Any) -> str:
@@ -191,15 +187,8 @@ def one(path: str, name: str, quota: int, seed: int) -> Row:
     from sassafras.validate.audit import Auditor
 
     data = Path(path).read_bytes()
-    row: Row = {
-        "name": name,
-        "kernels": 0,
-        "unsupported": [],
-        "alarms": [],
-        "counts": Counter(),
-        "missed": [],
-        "seconds": [],
-    }
+    row: Row = {key: [] for key in ("unsupported", "alarms", "missed", "seconds")}
+    row |= {"name": name, "kernels": 0, "counts": Counter()}
     try:
         program = Program.parse(data)
     except SassafrasError as error:
@@ -271,15 +260,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out")
     options = parser.parse_args()
-    lines = []
+    lines: list[tuple[str, str]] = []
     for folder, limit in zip_longest(options.corpus, options.limit):
         held = cubins(folder)
         taken = np.linspace(0, len(held) - 1, min(limit or len(held), len(held))).astype(int)
         lines += [held[n] for n in taken]
     rows: list[Row] = []
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        order = np.random.default_rng(options.seed).permutation(len(lines))
-        jobs = [pool.submit(one, *lines[n], options.quota, options.seed) for n in order]
+        order = [lines[n] for n in np.random.default_rng(options.seed).permutation(len(lines))]
+        jobs = [pool.submit(one, path, name, options.quota, options.seed) for path, name in order]
         try:
             for job in as_completed(jobs):
                 rows.append(job.result())
@@ -289,25 +278,21 @@ def main() -> None:
         except KeyboardInterrupt:  # what is done is an even sample
             pool.shutdown(cancel_futures=True)
     counts: Counter[str] = sum((row["counts"] for row in rows), Counter())
-    table = []
+    table: list[Row] = []
     for kind in (*CLASSES, TMA):
-        n = {
-            f"{t}|{f}": counts[f"{kind}|{t}|{f}"]
-            for t in ("hazard", "undecided", "legal")
-            for f in (True, False)
-        }
-        hazards = n["hazard|True"] + n["hazard|False"]
+        n = {(t, f): counts[f"{kind}|{t}|{f}"] for t in TRUTHS for f in (True, False)}
+        hazards = n["hazard", True] + n["hazard", False]
         table.append(
             {
                 "class": kind,
                 "planted": sum(n.values()),
                 "hazards": hazards,
-                "flagged": n["hazard|True"],
-                "flagged_percent": round(100 * n["hazard|True"] / hazards, 2) if hazards else None,
-                "undecided": n["undecided|True"] + n["undecided|False"],
-                "undecided_flagged": n["undecided|True"],
-                "legal": n["legal|True"] + n["legal|False"],
-                "legal_flagged": n["legal|True"],
+                "flagged": n["hazard", True],
+                "flagged_percent": round(100 * n["hazard", True] / hazards, 2) if hazards else None,
+                "undecided": n["undecided", True] + n["undecided", False],
+                "undecided_flagged": n["undecided", True],
+                "legal": n["legal", True] + n["legal", False],
+                "legal_flagged": n["legal", True],
             }
         )
     old = Path(__file__).parent / "results" / "audit.json"
@@ -331,21 +316,18 @@ def main() -> None:
         "missed": sorted(f"{row['name']}: {text}" for row in rows for text in row["missed"])[:60],
         "seconds_per_kernel": round(times[len(times) // 2], 3) if times else None,
     }
+    releases = sorted({row["release"] for row in published if row["by"] == AUDIT})
     environment = {
-        "gpu": None,
-        "python": platform.python_version(),
-        "triton": version("triton"),
-        "ptxas": sorted({row["release"] for row in published if row["by"] == AUDIT}),
-    }
+        "gpu": None, "python": platform.python_version(), "triton": version("triton"), "ptxas": releases,
+    }  # fmt: skip
     limits = " ".join(map(str, options.limit)) or "none"
     command = (
         f"python benchmarks/audit.py {len(options.corpus)} folders --quota {options.quota} --limit {limits}"
     )
     rows_out = table + published
     path = write("audit", rows_out, summary, environment, seed=options.seed, out=options.out, command=command)
-    print(
-        json.dumps(table, indent=1), json.dumps({k: v for k, v in summary.items() if k != "missed"}, indent=1)
-    )
+    shown = {k: v for k, v in summary.items() if k != "missed"}
+    print(json.dumps(table, indent=1), json.dumps(shown, indent=1))
     print(f"wrote {path.name}")
 
 
