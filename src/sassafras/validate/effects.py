@@ -223,7 +223,7 @@ _UNREAD = """
 UNREAD = frozenset(_UNREAD.split())
 
 
-@lru_cache(1 << 16)
+@lru_cache(1 << 14)
 def read(
     guard: str,
     opcode: str,

@@ -95,7 +95,7 @@ def guard_register(guard: str) -> int | None:
     return None if found[2] == "T" else number(found[1], int(found[2]))
 
 
-@lru_cache(1 << 16)
+@lru_cache(1 << 14)
 def read(operands: tuple[str, ...]) -> tuple[Operand, ...]:
     """Take operand texts apart.
 
