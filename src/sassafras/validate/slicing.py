@@ -132,7 +132,7 @@ class Slice:
                 if makes[n] & live:
                     written[n] = self._made[n]
                     live = live & ~kills[n] | reads[n]
-                branch = n == self._blocks[b].end - 1 and self.joins[b] is not None
+                branch = self._bases[n] == "BRA" and self.joins[b] is not None
                 live |= 0 if branch else self._needs[n]
             if live != entry[b]:
                 entry[b] = live
