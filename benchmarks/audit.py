@@ -1,6 +1,6 @@
 """What `sassafras audit` finds in cubins without their original: writes audit.json. Needs no GPU.
 
-    python benchmarks/audit.py CORPUS... [--quota 3] [--limit N] [--jobs 2]
+    python benchmarks/audit.py CORPUS... [--quota 3] [--limit N...] [--jobs 2]
 
 CORPUS is a folder of `corpus/build.py`, or of cubins such as those of `sassafras gemm build --out`. Every
 kernel is audited as it is: a finding is a false alarm. Then hazards are planted, one in each copy, and the
@@ -10,7 +10,8 @@ copy is audited alone:
   copy is wrong. What it refuses only because the original had more is *undecided*, and counted apart.
 - ``DEPBAR.LE SBn, N`` and ``WARPGROUP.DEPBAR.LE gsb0, N``: N raised by one, or to the most that it can be.
   The validator refuses every changed word: `open_copies` and `open_products` say which copies are wrong.
-  A wait for stores of the copy engine (UTMASTG) counts as undecided: nothing here says what they read.
+  A wait for stores of the copy engine (UTMASTG) counts as undecided: nothing here says what they read. Of
+  these, too, a kernel has at most `quota`.
 
 At the end `reproducers/` is assembled by every ptxas that is found (``$SASSAFRAS_PTXAS`` may name more), and
 audited (`miscompiled.py`). Rows of a differential run on a GPU are kept.
@@ -28,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import version
+from itertools import zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ Row = dict[str, Any]
 CLASSES = ("wait bit cleared", "stall lowered", "DEPBAR weakened", "WGMMA wait removed")
 #: of a kernel whose operands the TMA unit brings: most such waits guard the release of their slot alone
 TMA = "WGMMA wait removed, TMA kernel"
+TRUTHS = ("hazard", "undecided", "legal")
 #: words of a violation that only says: the original had more
 RELATIVE = ("in the original it is not", "no smaller one is known", "than in the original")
 _STALL, _YIELD, _WAIT = 41, 45, 52
@@ -50,7 +53,7 @@ _COPIES, _PRODUCTS = (38, 6), (8, 3)
 
 
 def planted(code: Sequence[Any], rng: np.random.Generator, quota: int) -> Iterator[tuple[str, int, int, int]]:
-    """(class, instruction, low word, high word) of each copy; of the first two classes at most `quota`."""
+    """(class, instruction, low word, high word) of each copy; at most `quota` of most kinds."""
 
     def some(items: list[Any]) -> list[Any]:
         return [items[k] for k in rng.choice(len(items), min(quota, len(items)), replace=False)]
@@ -61,22 +64,19 @@ def planted(code: Sequence[Any], rng: np.random.Generator, quota: int) -> Iterat
         stall = int(rng.integers(1, i.control.stall))
         cleared = i.high & ~(0x1F << _STALL)
         yield CLASSES[1], i.index, i.low, cleared | stall << _STALL | (1 << _YIELD if stall < 12 else 0)
+    waits = [i for i in code if i.opcode == "DEPBAR.LE" and len(i.operands) == 2]
+    copies = [copy for i in waits for copy in _raised(CLASSES[2], i, *_COPIES)]
+    yield from copies if any(i.base == "LDGSTS" for i in code) else some(copies)
     for i in code:
-        if i.opcode == "DEPBAR.LE" and len(i.operands) == 2:
-            yield from _raised(CLASSES[2], i, *_COPIES)
-        elif i.opcode == "WARPGROUP.DEPBAR.LE":
+        if i.opcode == "WARPGROUP.DEPBAR.LE":
             yield from _raised(CLASSES[3], i, *_PRODUCTS)
 
 
 def _raised(kind: str, i: Any, shift: int, width: int) -> Iterator[tuple[str, int, int, int]]:
     now, most = int(i.operands[1], 16), (1 << width) - 1
     for n in {now + 1, most} if now < most else ():
-        low, high = i.low, i.high
-        if kind == CLASSES[2]:
-            low = low & ~(most << shift) | n << shift
-        else:
-            high = high & ~(most << shift) | n << shift
-        yield kind, i.index, low, high
+        low, high = (w & ~(most << shift) | n << shift for w in (i.low, i.high))
+        yield (kind, i.index, low, i.high) if kind == CLASSES[2] else (kind, i.index, i.low, high)
 
 
 def open_copies(function: Any, analysis: Any) -> str:
@@ -135,7 +135,7 @@ def open_copies(function: Any, analysis: Any) -> str:
 
     try:
         walk = Masks(analysis.code, analysis.operands, analysis.effects, analysis.blocks, function.block)
-        list(walk.findings())
+        list(walk.findings() if any(i.base == "LDGSTS" for i in analysis.code) else ())
     except Met:
         return "hazard"
     return "undecided" if any(i.base == "UTMACMDFLUSH" for i in analysis.code) else "legal"
@@ -187,29 +187,22 @@ def one(path: str, name: str, quota: int, seed: int) -> Row:
     from sassafras.validate.audit import Auditor
 
     data = Path(path).read_bytes()
-    row: Row = {
-        "name": name,
-        "kernels": 0,
-        "unsupported": [],
-        "alarms": [],
-        "counts": Counter(),
-        "missed": [],
-        "seconds": [],
-    }
+    row: Row = {key: [] for key in ("unsupported", "alarms", "missed", "seconds")}
+    row |= {"name": name, "kernels": 0, "counts": Counter()}
     try:
         program = Program.parse(data)
     except SassafrasError as error:
         row["unsupported"].append(str(error))
         return row
     for number, (kernel, function) in enumerate(program.functions.items()):
-        begin = time.perf_counter()
+        begin = time.process_time()
         first = Validator(data, kernel, program=program)
         if first.unsupported:
             row["unsupported"].append(f"{kernel}: {first.unsupported}")
             continue
         row["kernels"] += 1
         row["alarms"] += [f"{kernel}: {found}" for found in Auditor(first).hazards()]
-        row["seconds"].append(time.perf_counter() - begin)
+        row["seconds"].append(time.process_time() - begin)
         tma = any(i.base == "UTMALDG" for i in function.instructions)
         rng = np.random.default_rng([seed, number, sum(name.encode())])
         for kind, index, low, high in planted(function.instructions, rng, quota):
@@ -260,42 +253,46 @@ def main() -> None:
     )
     parser.add_argument("corpus", type=Path, nargs="+", help="folders; without index.jsonl all cubins in one")
     parser.add_argument("--quota", type=int, default=3, help="cleared waits, and lowered stalls, of a kernel")
-    parser.add_argument("--limit", type=int, help="so many cubins, evenly taken")
+    parser.add_argument(
+        "--limit", type=int, nargs="*", default=[], help="cubins of each CORPUS, evenly taken"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out")
     options = parser.parse_args()
-    lines = [line for folder in options.corpus for line in cubins(folder)]
-    if options.limit:
-        lines = [lines[n] for n in np.linspace(0, len(lines) - 1, options.limit).astype(int)]
+    lines: list[tuple[str, str]] = []
+    for folder, limit in zip_longest(options.corpus, options.limit):
+        held = cubins(folder)
+        taken = np.linspace(0, len(held) - 1, min(limit or len(held), len(held))).astype(int)
+        lines += [held[n] for n in taken]
     rows: list[Row] = []
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        jobs = [pool.submit(one, path, name, options.quota, options.seed) for path, name in lines]
-        for job in as_completed(jobs):
-            rows.append(job.result())
-            print(f"{len(rows)} of {len(lines)}: {rows[-1]['name']}", flush=True)
-            for text in (*rows[-1]["alarms"], *rows[-1]["missed"]):
-                print(f"{rows[-1]['name']}: {text}", flush=True)
+        order = [lines[n] for n in np.random.default_rng(options.seed).permutation(len(lines))]
+        jobs = [pool.submit(one, path, name, options.quota, options.seed) for path, name in order]
+        try:
+            for job in as_completed(jobs):
+                rows.append(job.result())
+                print(f"{len(rows)} of {len(lines)}: {rows[-1]['name']}", flush=True)
+                for text in (*rows[-1]["alarms"], *rows[-1]["missed"]):
+                    print(f"{rows[-1]['name']}: {text}", flush=True)
+        except KeyboardInterrupt:  # what is done is an even sample
+            pool.shutdown(cancel_futures=True)
     counts: Counter[str] = sum((row["counts"] for row in rows), Counter())
-    table = []
+    table: list[Row] = []
     for kind in (*CLASSES, TMA):
-        n = {
-            f"{t}|{f}": counts[f"{kind}|{t}|{f}"]
-            for t in ("hazard", "undecided", "legal")
-            for f in (True, False)
-        }
-        hazards = n["hazard|True"] + n["hazard|False"]
+        n = {(t, f): counts[f"{kind}|{t}|{f}"] for t in TRUTHS for f in (True, False)}
+        hazards = n["hazard", True] + n["hazard", False]
         table.append(
             {
                 "class": kind,
                 "planted": sum(n.values()),
                 "hazards": hazards,
-                "flagged": n["hazard|True"],
-                "flagged_percent": round(100 * n["hazard|True"] / hazards, 2) if hazards else None,
-                "undecided": n["undecided|True"] + n["undecided|False"],
-                "undecided_flagged": n["undecided|True"],
-                "legal": n["legal|True"] + n["legal|False"],
-                "legal_flagged": n["legal|True"],
+                "flagged": n["hazard", True],
+                "flagged_percent": round(100 * n["hazard", True] / hazards, 2) if hazards else None,
+                "undecided": n["undecided", True] + n["undecided", False],
+                "undecided_flagged": n["undecided", True],
+                "legal": n["legal", True] + n["legal", False],
+                "legal_flagged": n["legal", True],
             }
         )
     old = Path(__file__).parent / "results" / "audit.json"
@@ -319,18 +316,18 @@ def main() -> None:
         "missed": sorted(f"{row['name']}: {text}" for row in rows for text in row["missed"])[:60],
         "seconds_per_kernel": round(times[len(times) // 2], 3) if times else None,
     }
+    releases = sorted({row["release"] for row in published if row["by"] == AUDIT})
     environment = {
-        "gpu": None,
-        "python": platform.python_version(),
-        "triton": version("triton"),
-        "ptxas": sorted({row["release"] for row in published if row["by"] == AUDIT}),
-    }
-    command = f"python benchmarks/audit.py {len(options.corpus)} folders --quota {options.quota}"
+        "gpu": None, "python": platform.python_version(), "triton": version("triton"), "ptxas": releases,
+    }  # fmt: skip
+    limits = " ".join(map(str, options.limit)) or "none"
+    command = (
+        f"python benchmarks/audit.py {len(options.corpus)} folders --quota {options.quota} --limit {limits}"
+    )
     rows_out = table + published
     path = write("audit", rows_out, summary, environment, seed=options.seed, out=options.out, command=command)
-    print(
-        json.dumps(table, indent=1), json.dumps({k: v for k, v in summary.items() if k != "missed"}, indent=1)
-    )
+    shown = {k: v for k, v in summary.items() if k != "missed"}
+    print(json.dumps(table, indent=1), json.dumps(shown, indent=1))
     print(f"wrote {path.name}")
 
 

@@ -15,7 +15,9 @@ from sassafras.gemm.configs.registry import parse_instance
 from sassafras.sass import Instruction, Program
 from sassafras.sass.control import STALL_SHIFT, WAIT_SHIFT
 from sassafras.sass.tools import find
+from sassafras.validate import Validator
 from sassafras.validate.audit import RULES, KernelAudit, audit
+from sassafras.validate.slicing import Slice
 from tests import kernels
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -32,6 +34,24 @@ extern "C" __global__ void __launch_bounds__(256) sums(float* out, const float* 
     s[t] += x;
   }
   out[blockIdx.x * 256 + t] = s[t];
+}
+"""
+SPILLED = r"""
+#include <cuda_pipeline.h>
+extern "C" __global__ void __launch_bounds__(256, 8) spilled(float* out, const float* in, int n) {
+  __shared__ __align__(16) float s[2][1024];
+  int t = threadIdx.x;
+  int at = (((t * 37) ^ (t >> 3)) * 29 ^ (t << 2)) & 1020;
+  float v[48];
+  for (int k = 0; k < 48; ++k) v[k] = in[t + 256 * k];
+  __pipeline_memcpy_async(&s[0][at], &in[4 * t], 16);
+  __pipeline_commit();
+  __syncthreads();
+  for (int k = 0; k < n; ++k) for (int j = 0; j < 48; ++j) v[j] = v[j] * v[(j + 1) % 48] + 1.f;
+  __pipeline_wait_prior(0);
+  __syncthreads();
+  float x = s[0][at ^ 4];
+  for (int k = 0; k < 48; ++k) out[t + 256 * k] = v[k] + x;
 }
 """
 
@@ -129,6 +149,8 @@ def test_weaker_waits_for_products_and_copies() -> None:
         "ws_tn_128x128_pp2s6b2c1x1",
         "ws_nn_192x128_pp2s4b3c1x2",
         "ws_tn_128x160_co2s5b2c2x1l3f",  # a tile is stored between the product and its wait
+        "ce_tn_64x64_s6q2e",  # its ring begins at the least of the stages and an unknown length
+        "ws_nn_128x256_co2s4b2c1x1l3",  # a branch that is unknown has the wait for all products on one way
     ],
 )
 def test_a_slot_is_given_back_behind_the_wait_for_its_products(name: str, tmp_path: Path) -> None:
@@ -154,6 +176,32 @@ def test_copies_into_a_ring_whose_stage_is_a_remainder() -> None:
     assert wait.operands == ("SB0", "0x1")
     assert "copy" in kinds(audit(with_word(cubin, wait, wait.low + (1 << 38), wait.high)))
     assert not audit(with_word(cubin, wait, wait.low - (1 << 38), wait.high)).hazards
+
+
+def test_a_copy_whose_address_is_spilled() -> None:
+    cubin = kernels.nvcc_cubin(SPILLED, "sm_80")
+    if cubin is None:
+        pytest.skip("needs nvcc")
+    code = code_of(cubin)[1]
+    (read,) = [i for i in code if i.base == "LDS"]
+    address = read.operands[1].strip("[]")
+    assert any(i.base == "LDL" and i.operands[0] == address for i in code)
+    assert not audit(cubin).hazards
+    (wait,) = [i for i in code if i.opcode == "DEPBAR.LE"]
+    found = audit(with_word(cubin, wait, wait.low + (1 << 38), wait.high)).hazards
+    assert {v.kind for v in found} == {"copy"} and f"+{read.offset:#x}" in found[0].where
+
+
+def test_a_walk_takes_what_addresses_and_branches_depend_on() -> None:
+    cubin = kernels.nvcc_cubin(SCAN)
+    if cubin is None:
+        pytest.skip("needs nvcc")
+    v = Validator(cubin)
+    a = v.analysis
+    part = Slice(a.code, a.operands, a.effects, a.blocks)
+    taken = {n for block in part.work for n in block}
+    assert all(n in taken for n, i in enumerate(a.code) if i.base in ("LDS", "STS", "BAR"))
+    assert not any(i.base in ("FADD", "STG", "LDG") for n, i in enumerate(a.code) if n in taken)
 
 
 def test_a_barrier_that_is_missing() -> None:

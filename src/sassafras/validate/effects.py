@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from . import encoding, operands
 from .operands import UP, UR, B, Operand, P, R, Role
@@ -222,6 +223,7 @@ _UNREAD = """
 UNREAD = frozenset(_UNREAD.split())
 
 
+@lru_cache(1 << 14)
 def read(
     guard: str,
     opcode: str,

@@ -94,6 +94,12 @@ def _lut(table: int, inputs: list[np.ndarray], full: Any) -> np.ndarray:
     return out
 
 
+def modelled(i: Instruction) -> bool:
+    """Whether `results` may know a result of this instruction."""
+    name = i.base.removeprefix("U") if i.base in _UNIFORM else i.base
+    return name in ("ISETP", "PLOP3") or name in _RULES
+
+
 def results(i: Instruction, ops: tuple[Operand, ...], block: Block, values: Values) -> list[Value]:
     """The values of an instruction's written registers, in the order of its text; [] for all unknown.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 #: number bases of the register files; equal to those of `sass.registers` so that the two readings compare
 R, P, UR, UP, B = 0, 256, 264, 520, 528
@@ -94,6 +95,7 @@ def guard_register(guard: str) -> int | None:
     return None if found[2] == "T" else number(found[1], int(found[2]))
 
 
+@lru_cache(1 << 14)
 def read(operands: tuple[str, ...]) -> tuple[Operand, ...]:
     """Take operand texts apart.
 

@@ -22,13 +22,14 @@ import numpy as np
 
 from sassafras.sass import Instruction
 
-from .classes import COPIES, WARPGROUP_PRODUCTS
+from .classes import WARPGROUP_PRODUCTS
 from .effects import Effects
 from .graph import GraphBlock
 from .integers import Block, Value, results
 from .operands import UP, UR, Operand, Role, spell
 from .products import waits_for
 from .report import Violation
+from .slicing import ACCESS, MEETING, Slice
 from .slots import FILLS, Slots, Turn
 
 #: bytes of shared memory that a block can name, in words of 4
@@ -37,9 +38,6 @@ _WORDS = 1 << 16
 _TURNS = 6
 #: instructions walked in all, paths, and paths begun that are kept for later
 _STEPS, _PATHS, _KEPT = 40_000, 48, 64
-#: threads meet here, or tell each other something: what came before is visible behind it
-_MEETING = COPIES | {"BAR", "ATOM", "ATOMG", "ATOMS", "RED", "REDG", "UCGABAR_WAIT", "UCGABAR_ARV", "CCTL"}
-_ACCESS = frozenset(["LDS", "LDSM", "STS", "STSM", "LDGSTS"])
 
 
 @dataclass(slots=True)
@@ -57,12 +55,16 @@ class _State:
     products: int = 0
     products_done: int = 0
     turn: Turn = field(default_factory=Turn)
+    shared: bool = False  # another path has the same arrays
 
     def fork(self) -> _State:
-        return _State(
-            dict(self.values), self.live.copy(), dict(self.turns), self.written.copy(), self.read.copy(),
-            self.epoch, self.closed, self.done, self.products, self.products_done, replace(self.turn),
-        )  # fmt: skip
+        self.shared = True
+        return replace(self, values=dict(self.values), turns=dict(self.turns), turn=replace(self.turn))
+
+    def own(self) -> None:
+        """Ahead of a change of `written` or `read`: most paths that are begun are never walked."""
+        if self.shared:
+            self.written, self.read, self.shared = self.written.copy(), self.read.copy(), False
 
 
 class Walk:
@@ -84,52 +86,50 @@ class Walk:
         self._code, self._ops, self._effects, self._blocks = code, ops, effects, blocks
         self._block = Block(shape)
         self._starts = {b.start: n for n, b in enumerate(blocks)}
-        self._slots = Slots() if any(i.base in FILLS for i in code) else None
         self._waits = {
             m for m, b in enumerate(blocks) if any("PHASECHK" in i.opcode for i in code[b.start : b.end])
         }
         self._arrivals = [e for i, e in zip(code, effects, strict=True) if _arrives(i)]
-        needed = self._slice()
-        #: registers written, in the order of the text, where an address or a branch depends on one
-        self._written = [
-            tuple(dict.fromkeys(a.register for a in e.accesses if a.write)) if e.writes & needed else ()
-            for e in effects
-        ]
+        self._slice = Slice(code, ops, effects, blocks)
+        self._slots = Slots() if self._slice.ring else None
         self._bases = [i.base for i in code]
+        self._known: dict[tuple[int, ...], tuple[list[Value], list[Value]]] = {}
         self._found: dict[tuple[int, str], Violation] = {}
 
     def findings(self) -> Iterator[Violation]:
         """Pairs of accesses that meet, one of each instruction and rule."""
-        if self._slots is None and not any(base in _ACCESS for base in self._bases):
+        if self._slots is None and not any(base in ACCESS for base in self._bases):
             return
         count = self._block.count
         words = np.zeros((5, _WORDS), dtype=np.int32), np.zeros((2, _WORDS), dtype=np.int32)
-        work = [(0, _State({}, np.ones(count, dtype=bool), {}, *words))]
+        work = [((-1, 0), 0, _State({}, np.ones(count, dtype=bool), {}, *words))]
         steps = paths = 0
-        visits: Counter[int] = Counter()
+        visits: Counter[tuple[int, int]] = Counter()
         while work and steps < _STEPS and paths < _PATHS:
-            # in turn what paths have seen least, and what was left behind first
+            # in turn the way that paths have taken least, and what was left behind first
             least = min(range(len(work)), key=lambda k: visits[work[k][0]])
-            b, state = work.pop(least if paths % 2 else 0)
+            (source, b), begin, state = work.pop(least if paths % 2 else 0)
             paths += 1
             while True:
-                visits[b] += 1
-                block = self._blocks[b]
-                steps += block.end - block.start
-                for n in range(block.start, block.end):
-                    self._step(n, state)
+                visits[source, b] += 1
+                steps += max(1, len(self._slice.work[b]) - begin)
+                for k in range(begin, len(self._slice.work[b])):
+                    if self._slots and (other := self._fork(self._slice.work[b][k], state)) is not None:
+                        work.append(((source, b), k, other))
+                    self._step(self._slice.work[b][k], state)
+                begin = 0
                 ways = self._ways(b, state)
                 if not ways or steps >= _STEPS:
                     break
                 for way, live in ways[1:]:
                     other = state.fork()
                     self._turn(other, b, way, live)
-                    work.append((way, other))
+                    work.append(((b, way), 0, other))
                     if len(work) > _KEPT:
-                        work.pop(-1 if visits[way] else -2)
+                        work.pop(-1 if visits[b, way] else -2)
                 way, live = ways[0]
                 self._turn(state, b, way, live)
-                b = way
+                source, b = b, way
         yield from self._found.values()
         yield from self._slots.findings(self._code) if self._slots else ()
 
@@ -137,6 +137,8 @@ class Walk:
 
     def _turn(self, state: _State, source: int, way: int, live: np.ndarray) -> None:
         state.live = live
+        if self._slice.joins[source] is not None:
+            return
         block = self._blocks[source]
         i, e = self._code[block.end - 1], self._effects[block.end - 1]
         if e.guard is not None and _plain(i) and len(block.follow) == 2 and state.values.get(e.guard) is None:
@@ -149,6 +151,8 @@ class Walk:
         """Blocks that may come next, with the threads that go there."""
         follow, last = self._blocks[b].follow, self._code[self._blocks[b].end - 1]
         behind = self._starts.get(self._blocks[b].end)
+        if (join := self._slice.joins[b]) is not None:
+            return [(join, state.live)]
         if last.base == "EXIT":
             guard = self._guard(self._blocks[b].end - 1, state)
             stay = state.live if guard is None else state.live & ~guard
@@ -183,10 +187,8 @@ class Walk:
     # -- one instruction ----------------------------------------------------------------------------------
 
     def _step(self, n: int, state: _State) -> None:
-        i, e, base = self._code[n], self._effects[n], self._bases[n]
-        if e.never:
-            return
-        if base in _ACCESS:
+        i, base = self._code[n], self._bases[n]
+        if base in ACCESS:
             self._access(n, state)
         elif base in WARPGROUP_PRODUCTS:
             self._product(n, state)
@@ -195,23 +197,28 @@ class Walk:
         elif base == "DEPBAR" and len(i.operands) == 2 and i.operands[1].startswith("0x"):
             state.done = max(state.done, state.closed - int(i.operands[1], 16))
             # a copy that is done is seen by its own warp; by others behind the next barrier
+            state.own()
             fresh = (state.written[3] > 0) & (state.written[3] <= state.done)
             state.written[2][fresh] = state.epoch
             state.written[3][fresh] = 0
         elif (most := waits_for(i)) is not None:
             state.products_done = max(state.products_done, state.products - most)
-        elif base in _MEETING:
+        elif base in MEETING:
             state.epoch += 1
         if self._slots and base in ("SYNCS", *FILLS):
             self._ring(n, state)
-        if not self._written[n]:
+        if not self._slice.written[n]:
+            return
+        made = self._results(n, state)
+        if self._effects[n].guard is None:
+            for k, register in enumerate(self._slice.written[n]):
+                state.values[register] = made[k] if k < len(made) else None
             return
         guard = self._guard(n, state)
         runs = None if guard is None else guard[state.live]
         if runs is not None and not runs.any():
             return
-        made = results(i, self._ops[n], self._block, state.values)
-        for k, register in enumerate(self._written[n]):
+        for k, register in enumerate(self._slice.written[n]):
             value = made[k] if k < len(made) else None
             if runs is None or not runs.all():
                 old = state.values.get(register)
@@ -225,33 +232,50 @@ class Walk:
                     value = None
             state.values[register] = value
 
+    def _results(self, n: int, state: _State) -> list[Value]:
+        """Results of an instruction, of the same operands the same arrays: paths have most in common."""
+        if n in self._slice.spills:
+            return [state.values.get(source) for source in self._slice.spills[n][1]]
+        given = [state.values.get(register) for register in self._slice.reads[n]]
+        key = n, *map(id, given)
+        if key not in self._known:
+            made = results(self._code[n], self._ops[n], self._block, state.values)
+            if not made and self._slots and self._bases[n] in ("VIMNMX", "IMNMX"):
+                made = self._bound(n, state)
+            self._known[key] = given, made  # the operands are kept, so that no other has their id
+        return self._known[key][1]
+
+    def _fork(self, n: int, state: _State) -> _State | None:
+        """A path on which an unknown predicate selects the second of two known values; here, the first.
+
+        Of a ring of barriers only: elsewhere two predicates that depend on one number would both be free.
+        """
+        if self._bases[n] not in ("SEL", "USEL") or state.turns.get((n, -1)):
+            return None
+        *_, a, b, predicate = self._ops[n]
+        if not predicate.named or state.values.get(predicate.named[0].register) is not None:
+            return None
+        first, second = (self._block.number(o, state.values) for o in (a, b))
+        if first is None or second is None or (first == second).all():
+            return None
+        state.turns[n, -1] = 1
+        other = state.fork()
+        true = np.full(self._block.count, not predicate.text.startswith("!"))
+        state.values[predicate.named[0].register] = true
+        other.values[predicate.named[0].register] = ~true
+        return other
+
+    def _bound(self, n: int, state: _State) -> list[Value]:
+        """A least value of which one side is not known may be the other: a loop of stages is long enough."""
+        *_, a, b, predicate = self._ops[n]
+        numbers = (self._block.number(o, state.values) for o in (a, b))
+        sides: list[Value] = [x for x in numbers if x is not None]
+        return sides if len(sides) == 1 and predicate.text in ("PT", "UPT") else []
+
     def _for_arrival(self, n: int, register: int) -> bool:
         """Whether an arrival under the guard of instruction `n` reads the register."""
         guard = self._effects[n].guard, self._effects[n].negated
         return any((e.guard, e.negated) == guard and register in e.reads for e in self._arrivals)
-
-    def _slice(self) -> frozenset[int]:
-        """Registers on which addresses of shared memory and branches depend."""
-        needed: set[int] = set()
-        for n, (i, e) in enumerate(zip(self._code, self._effects, strict=True)):
-            if i.base in _ACCESS:
-                for o in self._ops[n]:
-                    if o.role is Role.ADDRESS and "desc" not in o.text:
-                        needed |= {named.register for named in o.named}
-            elif i.base in WARPGROUP_PRODUCTS:
-                needed |= {r for r in e.reads if UR <= r < UP}
-            elif i.base in ("SYNCS", *FILLS):
-                places = [o for o in self._ops[n] if o.role is Role.ADDRESS]
-                needed |= {
-                    named.register + k for o in places for named in o.named for k in (0, i.base in FILLS)
-                }
-            if i.base in ("BRA", "EXIT", "SYNCS", *_ACCESS) and e.guard is not None:
-                needed.add(e.guard)
-        while True:
-            more = {r for e in self._effects if e.writes & needed for r in e.reads} - needed
-            if not more:
-                return frozenset(needed)
-            needed |= more
 
     # -- accesses -----------------------------------------------------------------------------------------
 
@@ -302,6 +326,7 @@ class Walk:
         return (first[:, None] + np.arange(count)).ravel(), np.repeat(warps, count)
 
     def _reads(self, n: int, words: np.ndarray, warps: np.ndarray, state: _State) -> None:
+        state.own()
         w = state.written[:, words]
         self._report("copy", n, words, state, w[3] > state.done, "is read before the wait for its group")
         unseen = (w[0] > 0) & (w[3] <= state.done) & (w[2] == state.epoch) & (w[1] != warps)
@@ -314,6 +339,7 @@ class Walk:
         state.read[0, words[clash]] = -1
 
     def _writes(self, n: int, words: np.ndarray, warps: np.ndarray, state: _State, copy: bool) -> None:
+        state.own()
         w, r = state.written[:, words], state.read[:, words]
         self._report(
             "copy", n, words, state, (w[3] > state.done) & (w[3] <= state.closed),

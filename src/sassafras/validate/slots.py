@@ -80,7 +80,8 @@ class Slots:
                 for operand in operands:
                     rows = np.stack([barrier & _PLACE, full, operand])[:, live]
                     seen = self._freed.setdefault((n, product), set())
-                    seen.update(map(tuple, np.unique(rows, axis=1).T.tolist()))
+                    one = rows[:, :1] if (rows == rows[:, :1]).all() else np.unique(rows, axis=1)
+                    seen.update(map(tuple, one.T.tolist()))
 
     def findings(self, code: Sequence[Instruction]) -> Iterator[Violation]:
         """Slots freed while a product reads them; one of each arrival."""
