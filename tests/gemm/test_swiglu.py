@@ -131,7 +131,7 @@ def test_what_no_kernel_serves_is_composed(engine: Planner, library: Path) -> No
     assert close(sassafras.linear(half(64), weight, bias, "swiglu"), exact(half(64), weight, bias))
     odd = half(12, 64)  # 6 columns of each
     assert close(sassafras.linear(half(4, 64), odd, None, "swiglu"), exact(half(4, 64), odd))
-    assert launches(library) == before + 1, room.status()["problems"]
+    assert launches(library) == before + 2, room.status()["problems"]
     single = torch.randn(3, 64), torch.randn(32, 64)
     assert torch.equal(sassafras.linear(*single, None, "swiglu"), swiglu.gated(nn.functional.linear(*single)))
 
@@ -267,7 +267,7 @@ def test_a_compiled_model_has_the_operator(
 
 
 def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """More rows, a product that something else reads, gradients, extents that are unknown, no kernels."""
+    """A product that something else reads, gradients, extents that are unknown, no kernels."""
     engine = install("compiled")
     watched = inductor_graph.rewrite
 
@@ -306,7 +306,6 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: py
         return sassafras.linear(x, network.inner[0].weight, None, "swiglu")
 
     with torch.no_grad():
-        assert places(network, half(9, 64)) == places(asked, half(9, 64)) == 0
         assert places(asked, half(4, 64)) == 1
         for function in (both, other, uneven, rounded):
             assert places(function, half(4, 64)) == 0, function

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -117,6 +118,29 @@ def test_a_compiled_model_has_the_pair(tried: Any, merged: bool, dtype: str) -> 
     for _ in range(3):
         assert float((run(x) - wanted).abs().max()) <= unit * float(wanted.abs().max())
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("instance", EPILOGUE_INSTANCES, ids=lambda i: i.name)
+def test_overlapping_launches_wait_for_what_they_read(engine: Any, instance: PairInstance) -> None:
+    """Each pair's result is the next one's input: a stale read would bring NaN."""
+    dtype = DTYPES[instance.dtype]
+    x, w, _, bias = operands(256, 512, 512, 0, dtype, 2)
+    w, bias, first = w * 0.5, bias * 0.5, None  # products of products stay small
+    outs = [torch.empty_like(x) for _ in range(16)]
+    for mode in (Mode(), Mode(pdl=True), Mode(pdl=True, trigger_late=True)):
+        config = PairConfig(instance, mode=mode)
+        calls = [
+            engine.bind(config, before, w.t(), out, bias, "swiglu") for before, out in pairwise([x, *outs])
+        ]
+        for _ in range(20):
+            for out in outs:
+                out.fill_(float("nan"))
+            for call in calls:
+                call()
+            now = torch.stack(outs)
+            first = now if first is None else first
+            assert torch.equal(first, now), mode
+    assert first is not None and bool(first.isfinite().all())
 
 
 def test_a_row_has_the_same_bits_in_every_tile(engine: Any) -> None:
