@@ -90,12 +90,12 @@ class PairConfig(PersistentConfig):
         return shape.nbytes - shape.m * shape.n
 
 
-_Tiles = tuple[tuple[int, int, int, bool, dict[str, Any]], ...]
-#: the product's for large tiles (`persistent`): few rows have one wave of the first
-_TILES: _Tiles = (
+#: the product's for large tiles (`persistent`): 128 rows have the first, or the last
+_TILES: persistent._Tiles = (
     (128, 256, 2, False, {"stagger": 3}),
     (128, 256, 2, False, {"stagger": 3, "cluster_m": 2}),
     (128, 128, 2, True, {"cluster_m": 2}),
+    (128, 128, 2, True, {}),
 )
 
 
