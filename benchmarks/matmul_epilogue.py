@@ -2,16 +2,19 @@
 matmul-epilogue.json.
 
     python benchmarks/matmul_epilogue.py --prepare --cache .carry/gemm   # compiles only, no GPU needed
-    python benchmarks/matmul_epilogue.py [--cache .carry/gemm] [--rounds 30] [--seconds 50] [--dry-run]
+    python benchmarks/matmul_epilogue.py [--pairs] [--cache .carry/gemm] [--rounds 30]
+        [--seconds 50] [--dry-run]
 
 Contestants of a row, all on the same tensors: `torch` (addmm or baddbmm, then the activation), `torch_again`
 (the same captured twice: what no difference looks like), `lt_fused` (torch._addmm_activation: cuBLASLt with
 the epilogue, for relu and gelu's tanh form of two matrices), `product` (torch's product alone, for
 orientation), `sassafras` (sassafras.matmul as it chooses), `ours` (the best of our configurations with an
 epilogue: the static estimate's favourites and what sassafras.matmul would take, screened first, then timed
-again with the others). Everything is checked against FP64: RMS error at most 1.1 times torch's. Each
-contestant's calls are captured into a CUDA graph of some 200 us; graphs are replayed forward and backward by
-turns and timed by events. Speed-ups are medians of paired ratios with a bootstrap interval.
+again with the others). `--pairs`: SwiGLU's pair of Llama-3-8B alone, one weight (2n x k), with kernels that
+have not run on a GPU yet; `torch` is then torch.compile's program of it, and `product` its product.
+Everything is checked against FP64: RMS error at most 1.1 times torch's. Each contestant's calls are captured
+into a CUDA graph of some 200 us; graphs are replayed forward and backward by turns and timed by events.
+Speed-ups are medians of paired ratios with a bootstrap interval.
 """
 
 from __future__ import annotations
@@ -78,11 +81,18 @@ CASES = (
     Case(64, 512, 256, "relu", batch=64),
     Case(333, 777, 999, "gelu"),
 )
+#: SwiGLU's pairs, rows of --pairs
+PAIRS = tuple(
+    Case(m, 28672, 4096, "swiglu", bias=False, dtype=dtype)
+    for m in (4096, 1024, 256, 128, 2048, 512)
+    for dtype in ("fp16", "bf16")
+)
 #: what the rehearsal runs
 SMALL = (
     Case(8, 24, 16, "gelu"),
     Case(8, 24, 16, "relu", batch=3, layout="nn"),
     Case(7, 5, 9, None, dtype="bf16"),
+    Case(9, 32, 16, "swiglu"),
 )
 
 
@@ -110,8 +120,19 @@ def contestants(case: Case, x: Any, w: Any, bias: Any, room: Any) -> dict[str, C
     """name -> a call that returns C."""
     import torch
 
+    import sassafras
     from sassafras.gemm.matmul.composed import activated
+    from sassafras.gemm.matmul.swiglu import gated
 
+    if case.activation == "swiglu":
+        options = {"dynamic": False, "fullgraph": True, "backend": "inductor" if x.is_cuda else "eager"}
+        made = torch.compile(lambda x: gated(torch.nn.functional.linear(x, w.mT, bias)), **options)
+        return {
+            "torch": lambda: made(x),
+            "torch_again": lambda: made(x),
+            "product": lambda: torch.matmul(x, w),
+            "sassafras": lambda: sassafras.linear(x, w.mT, bias, "swiglu"),
+        }
     flat = case.batch == 1
 
     def by_torch() -> Any:
@@ -146,11 +167,11 @@ def candidates(case: Case, x: Any, w: Any, bias: Any, room: Any, most: int) -> l
     from sassafras.gemm.matmul.problem import MatmulCall, read
     from sassafras.gemm.select import epilogue_selector
 
-    found = read(MatmulCall(x, w, None, bias, epilogue.ACTIVATIONS[case.activation]), "cuda")
+    found = read(MatmulCall(x, w, None, bias, epilogue.NUMBERS[case.activation]), "cuda")
     if found is None:
         return []
     problem = found.problem
-    legal = epilogue.configurations(*epilogue_problem(problem))
+    legal = epilogue.configurations(*epilogue_problem(problem), problem.pair)
     legal.sort(key=lambda c: c.estimate_us(epilogue_selector.flat(c, problem.shape, problem.batch)))
     by_instance: dict[Any, Any] = {}
     for config in legal:
@@ -167,10 +188,12 @@ def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[
     from sassafras.core.statistics import bootstrap_median
     from sassafras.gemm.configs.fields import to_fields
     from sassafras.gemm.matmul.composed import activated
+    from sassafras.gemm.matmul.swiglu import gated
 
     x, w, bias = tensors(case, "cpu" if clock.dry else "cuda")
     exact = x.double() @ w.double()
-    exact = activated(exact if bias is None else exact + bias.double(), case.activation)
+    exact = exact if bias is None else exact + bias.double()
+    exact = gated(exact) if case.activation == "swiglu" else activated(exact, case.activation)
     calls = contestants(case, x, w, bias, room)
     errors = {name: rms(call(), exact) for name, call in calls.items() if name != "product"}
     room.settle()
@@ -227,6 +250,7 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
     )
+    parser.add_argument("--pairs", action="store_true", help="SwiGLU's pairs of Llama-3-8B alone")
     parser.add_argument("--prepare", action="store_true", help="only compile; needs no GPU")
     parser.add_argument("--dry-run", action="store_true", help="small shapes on the CPU, torch serving")
     given = parser.parse_args()
@@ -240,6 +264,7 @@ def main() -> int:
     from sassafras.gemm.build.cubins import build
     from sassafras.gemm.configs.registry import EPILOGUE_INSTANCES
     from sassafras.gemm.matmul import api as room
+    from sassafras.gemm.select import epilogue_selector
 
     if given.prepare:
         print(len(build(EPILOGUE_INSTANCES, given.cache)), "cubins ready", flush=True)
@@ -254,7 +279,9 @@ def main() -> int:
         room.settle()
         print(f"kernels and launcher there after {time.monotonic() - begin:.1f} s", flush=True)
     rows: list[dict[str, Any]] = []
-    clock, cases = Clock(given.dry_run), SMALL if given.dry_run else CASES
+    clock, cases = Clock(given.dry_run), SMALL if given.dry_run else PAIRS if given.pairs else CASES
+    if given.pairs:
+        epilogue_selector.UNTRIED = frozenset()
     for case in cases:
         if time.monotonic() - begin > given.seconds:
             break
@@ -269,7 +296,7 @@ def main() -> int:
         "modelled": given.dry_run,
         "seconds": round(time.monotonic() - begin, 1),
     }
-    name = "matmul-epilogue" + ("-dry" if given.dry_run else "")
+    name = "matmul-epilogue" + "-pairs" * given.pairs + ("-dry" if given.dry_run else "")
     path = write(name, rows, summary, environment() if usable else {}, out=given.out)
     print(*(f"{key}: {value}" for key, value in summary.items()), path.name, sep="\n", flush=True)
     return 1 if summary["failed"] or summary["wrong"] or not rows else 0

@@ -107,9 +107,8 @@ std::vector<uint16_t> normalised(const Matrix &a, long m, long k, const uint16_t
 }
 
 // silu of the first half of columns, times the second, which may have a matrix of its own
-void paired(const Matrix &a, const Matrix &b, const Matrix &c, long m, long n, long k, bool bf16, const Epilogue &e) {
-    const long half = n / 2;
-    const uint16_t *const other = e.addend ? e.addend : b.at + half * b.s0;
+void paired(const Matrix &a, const Matrix &b, const uint16_t *other, const Matrix &c, long m, long half, long k, bool bf16,
+            const Epilogue &e) {
     const std::vector<float> gate = products(a, b, m, half, k, bf16),
                              up = products(a, {(uint16_t *)other, b.s0, b.s1, 0}, m, half, k, bf16);
     for (long i = 0; i < m; ++i)
@@ -355,7 +354,16 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
     std::vector<uint16_t> rows;
     if (index("norm") >= 0) rows = normalised(a, m, k, pointer("norm"), value<float>(params, index("eps")), d.bf16);
     const Matrix x = rows.empty() ? a : Matrix{rows.data(), k, 1, 0};
-    if (e.activation == 5) paired(x, b, c, m, n, k, d.bf16, e);
+    if (const int at = index("map_up"); at >= 0) { // gate's rows are those of B's map
+        const Map up = value<Map>(params, at), gate = value<Map>(params, index("map_b"));
+        const long layer = wide("batch_b");
+        const bool alike = !std::memcmp(up.dims, gate.dims, 16) && !std::memcmp(up.box, gate.box, sizeof up.box);
+        if (e.activation != 5 || up.magic != 0x5AFE || !alike || up.strides[0] != gate.strides[0] ||
+            layer >= (long)up.dims[2] || scalar("out_columns", 0) != 2 * n)
+            return INVALID;
+        paired(x, b, (uint16_t *)up.address + layer * (long)up.strides[1] / 2, c, m, n, k, d.bf16, e);
+    } else if (e.activation == 5)
+        paired(x, b, e.addend ? e.addend : b.at + n / 2 * b.s0, c, m, n / 2, k, d.bf16, e);
     else general(x, b, c, m, n, k, d.bf16, d.swapped, e);
     return 0;
 }

@@ -4,7 +4,7 @@
 //   workspace_bytes  files of a b c bias addend norm ("-": null, "c": C itself)
 //   then the kernel's parameters in order, each a kind and its value:
 //     a, b, c, bias, addend, norm, workspace: nothing;  int N;  float BITS
-//     map  operand(0 a, 1 b, 2 c)  extents x y z  strides y z  box x y  swizzle
+//     map  operand(0 a, 1 b, 2 c, 4 addend)  extents x y z  strides y z  box x y  swizzle
 // C is written back, and how often each of its elements was stored to a file of the same name with ".stores".
 // INSTANCES is a list of X(number, type).
 #include "sm90_gemm_unaligned.cuh"
@@ -77,6 +77,7 @@ constexpr size_t count_of(const SplitKProblem &) { return 14; }
 constexpr size_t count_of(const EarlySplitKProblem &) { return 15; }
 constexpr size_t count_of(const PersistentProblem &) { return 18; }
 constexpr size_t count_of(const FoldedPersistentProblem &) { return 19; }
+constexpr size_t count_of(const PairPersistentProblem &) { return 19; }
 constexpr size_t count_of(const AnyRowsProblem &) { return 14; }
 constexpr size_t count_of(const StreamProblem &) { return 10; }
 constexpr size_t count_of(const NormedStreamProblem &) { return 12; }

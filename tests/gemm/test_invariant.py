@@ -59,7 +59,7 @@ def test_cuts_are_where_the_kernels_begin_their_ranges() -> None:
         cuts, scalars = config.cuts(shape), config.launch(shape).scalars
         if config.FAMILY in ("small", "stream"):
             assert cuts is None
-        elif config.FAMILY == "persistent":
+        elif config.FAMILY in ("persistent", "persistent_pair"):
             assert cuts == ()
         else:
             tiles = scalars["range" if config.FAMILY == "persistent_folded" else "tiles_per_slice"]

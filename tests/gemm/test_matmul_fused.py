@@ -342,7 +342,7 @@ def test_the_benchmark_rehearses(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "matmul-epilogue-dry.json").read_text())
-    assert written["summary"]["modelled"] and written["summary"]["rows"] == len(written["rows"]) == 3
+    assert written["summary"]["modelled"] and written["summary"]["rows"] == len(written["rows"]) == 4
     assert all(row["sassafras_speedup"] > 0 and "ours" not in row for row in written["rows"])
 
 

@@ -84,7 +84,7 @@ def test_where_it_can_run_and_is_chosen() -> None:
     for text in ("1x28672x4096", "8x37888x3584", "4x16384x2048"):
         assert chosen(text) == chosen(text, bias=True) == chosen(text, beta=True)
         assert chosen(text) == "stream_tn_bf16_w8s1k256e/c1+o"
-    assert "no kernel" in chosen("9x28672x4096") and "torch" in chosen("8x1024x1024")
+    assert "torch" in chosen("9x28672x4096") and "torch" in chosen("8x1024x1024")
     batch, extra = Batch(2, 4096, 0, 4096), Extra(activation="swiglu")
     assert (
         epilogue_selector.choose(chooser, Shape(8, 28672, 4096), "tn", "fp16", batch, extra=extra)[0] is None
@@ -128,11 +128,10 @@ def test_what_no_kernel_serves_is_composed(engine: Planner, library: Path) -> No
     """Of our product where one serves, and torch's operations."""
     engine.everything = True
     weight, bias, before = half(96, 64), half(96, seed=1), launches(library)
-    for x in (half(9, 64), half(2, 17, 64), half(64)):
-        assert close(sassafras.linear(x, weight, bias, "swiglu"), exact(x, weight, bias))
+    assert close(sassafras.linear(half(64), weight, bias, "swiglu"), exact(half(64), weight, bias))
     odd = half(12, 64)  # 6 columns of each
     assert close(sassafras.linear(half(4, 64), odd, None, "swiglu"), exact(half(4, 64), odd))
-    assert launches(library) == before + 4, room.status()["problems"]
+    assert launches(library) == before + 2, room.status()["problems"]
     single = torch.randn(3, 64), torch.randn(32, 64)
     assert torch.equal(sassafras.linear(*single, None, "swiglu"), swiglu.gated(nn.functional.linear(*single)))
 
@@ -268,7 +267,7 @@ def test_a_compiled_model_has_the_operator(
 
 
 def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """More rows, a product that something else reads, gradients, extents that are unknown, no kernels."""
+    """A product that something else reads, gradients, extents that are unknown, no kernels."""
     engine = install("compiled")
     watched = inductor_graph.rewrite
 
@@ -307,7 +306,6 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: py
         return sassafras.linear(x, network.inner[0].weight, None, "swiglu")
 
     with torch.no_grad():
-        assert places(network, half(9, 64)) == places(asked, half(9, 64)) == 0
         assert places(asked, half(4, 64)) == 1
         for function in (both, other, uneven, rounded):
             assert places(function, half(4, 64)) == 0, function

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import sassafras  # noqa: E402
 from sassafras.gemm.configs import registry  # noqa: E402
+from sassafras.gemm.configs.persistent_pair import PairConfig  # noqa: E402
 from sassafras.gemm.configs.registry import Config  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
 from sassafras.gemm.select import invariant  # noqa: E402
@@ -53,6 +54,7 @@ def every_member(shape: Shape, layout: str, dtype: str) -> Iterator[Config]:
     every = (registry.configurations, registry.other_configurations, registry.epilogue_configurations)
     for config in (c for of in every for c in of()):
         mine = (config.layout, config.dtype, config.cuts(shape)) == (layout, dtype, wanted)
+        mine = mine and not isinstance(config, PairConfig)  # of another product
         if mine and config.why_illegal(shape) is None and seen.setdefault(config.instance, 0) < 3:
             seen[config.instance] += 1
             yield config

@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 
 from sassafras.gemm.build.arguments import packed  # noqa: E402
 from sassafras.gemm.configs import epilogue, registry  # noqa: E402
+from sassafras.gemm.configs.persistent_pair import PairConfig  # noqa: E402
 from sassafras.gemm.problem.launch import Launch  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
 
@@ -38,12 +39,15 @@ _LINK_CTAS, _LINK_THREADS = 4, 256
 
 
 def every_instance() -> dict[Any, list[Any]]:
-    """Instance -> its configurations, plain mode. (Those that normalise rows: test_layer_gpu.py.)"""
+    """Instance -> its configurations, plain mode.
+
+    (Those that normalise rows: test_layer_gpu.py; SwiGLU's pairs: test_persistent_pair_gpu.py.)
+    """
     found: dict[Any, list[Any]] = {}
     for config in (
         *registry.configurations(), *registry.other_configurations(), *registry.epilogue_configurations(),
     ):  # fmt: skip
-        if not getattr(config.instance, "norm", False):
+        if not (getattr(config.instance, "norm", False) or isinstance(config, PairConfig)):
             found.setdefault(config.instance, []).append(config)
     return found
 

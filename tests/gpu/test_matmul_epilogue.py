@@ -110,8 +110,14 @@ def few(instance: Any) -> bool:
 def names() -> list[str]:
     from sassafras.gemm.configs import registry
 
-    # those that normalise rows: test_layer_gpu.py
-    return [i.name for i in registry.EPILOGUE_INSTANCES if not getattr(i, "norm", False)]
+    return [i.name for i in registry.EPILOGUE_INSTANCES if not apart(i)]
+
+
+def apart(instance: Any) -> bool:
+    """Whether it is tested in test_layer_gpu.py (rows are normalised) or test_persistent_pair_gpu.py."""
+    from sassafras.gemm.configs.persistent_pair import PairInstance
+
+    return isinstance(instance, PairInstance) or bool(getattr(instance, "norm", False))
 
 
 @pytest.mark.parametrize("name", names())
@@ -241,8 +247,7 @@ def test_overlapping_launches_wait_for_what_they_read(room: Any) -> None:
 
     bias = 0.01 * normal(256)
     for instance in registry.EPILOGUE_INSTANCES:
-        # those that normalise rows: test_layer_gpu.py
-        if getattr(instance, "dtype", "fp16") == "bf16" or getattr(instance, "norm", False):
+        if getattr(instance, "dtype", "fp16") == "bf16" or apart(instance):
             continue
         rows = 8 if few(instance) else 256
         found = configs(instance, Shape(rows, 256, 256), Batch())

@@ -16,7 +16,7 @@ class TensorMap:
     """Arguments of ``cuTensorMapEncodeTiled``: interleave none, element strides 1, zeros out of bounds.
 
     Attributes:
-        operand: whose address it takes: ``a``, ``b`` or ``c`` as the kernel names its parameters.
+        operand: whose address it takes: ``a``, ``b``, ``c`` or ``addend`` as the kernel names its parameters.
         dtype: ``fp16`` or ``bf16``.
         dims: extents in elements, innermost first.
         strides: bytes from one index to the next, of every dimension but the innermost.

@@ -16,6 +16,7 @@ from ..problem.launch import GRID_LIMIT, Launch, TensorMap
 from ..problem.shape import Shape
 from . import registry, tma_wgmma
 from .persistent import PersistentConfig, band_dividers
+from .persistent_pair import UNIT, PairConfig
 from .registry import Config
 from .split_k_early import EarlySplitKConfig
 from .stream import StreamConfig
@@ -24,7 +25,8 @@ from .unaligned import UnalignedConfig
 
 #: name -> its number in `kernels/epilogue.cuh`; gelu is the exact form (erf)
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
-#: silu of the product's first half of columns, times the second; C is as wide as either. The stream kernel's
+#: silu of the product's first half of columns, times the second; C is as wide as either. In `stream` and
+#: `persistent_pair`
 SWIGLU = "swiglu"
 NUMBERS = {**ACTIVATIONS, SWIGLU: 5}
 
@@ -81,8 +83,10 @@ def why_illegal(
         return f"{config.instance.name} is compiled without an epilogue"
     if getattr(config.instance, "norm", False) != norm:
         return f"{config.instance.name} is compiled {'without' if norm else 'for'} normalised rows"
-    if pair and (not isinstance(config, StreamConfig) or shape.n % config.tile[1]):
+    if pair and (not isinstance(config, StreamConfig | PairConfig) or shape.n % UNIT):
         return f"{config.instance.name} does not multiply {shape.n} columns with each other"
+    if not pair and isinstance(config, PairConfig):
+        return f"{config.instance.name} multiplies columns with each other"
     if why := config.why_illegal(shape):
         return why
     tight = Lines.tight(shape, config.layout)
@@ -91,7 +95,7 @@ def why_illegal(
         return "lines lie too far apart for 32-bit offsets within a tile"
     leading = (lines.a, lines.b) if getattr(config, "any_result", False) else (lines.a, lines.b, lines.c)
     steps = (*leading, batch.a, batch.b, batch.c)
-    if isinstance(config, UnalignedConfig | StreamConfig) and batch.count > 1:
+    if isinstance(config, UnalignedConfig | StreamConfig | PairConfig) and batch.count > 1:
         return "one matrix: the kernel has no batches"
     any_line = isinstance(config, UnalignedConfig) or getattr(config, "any_alignment", False)
     if not any_line and any(step % 8 for step in steps):
@@ -144,7 +148,9 @@ def launch(
     plain, tiles_m, tiles_n = config.launch(shape), *config.tiles(shape)
     scalars = dict(plain.scalars)
     scalars |= {f"ld{name}": line[name] for name in "abc" if f"ld{name}" in scalars}
-    if beta and "last_row" in scalars:  # what is added may be C itself: no element of it is stored twice
+    pair = isinstance(config, PairConfig)
+    if beta and "last_row" in scalars and not pair:
+        # what is added may be C itself: no element of it is stored twice
         scalars |= {"last_row": tma_wgmma.APART, "last_column": tma_wgmma.APART}
     ld_addend, step_addend = addend or (lines.c, batch.c)
     scalars |= {
@@ -157,10 +163,19 @@ def launch(
         "ld_addend": ld_addend,
         "tiles_each": tiles_m,
         "batch_a": step["a"],
-        "batch_b": step["b"],
+        "batch_b": int(not beta) if pair else step["b"],  # up's layer in its map
         "batch_c": step["c"],
         "batch_addend": step_addend,
     }
+    maps = {
+        name: described.spread(tight[described.operand], line[described.operand])
+        if described.lines
+        else _layered(described, line, step, batch.count)
+        for name, described in plain.tensor_maps.items()
+    }
+    if pair:  # up's weight: a tensor of its own, or the layer behind the gate's
+        up = maps["map_up"]
+        maps["map_up"] = replace(up, operand="addend") if beta else replace(up, dims=(*up.dims[:2], 2))
     x, y, z = plain.grid
     if isinstance(config, PersistentConfig):
         if batch.count > 1:
@@ -173,12 +188,7 @@ def launch(
         plain,
         grid=(x, y, z),
         scalars=scalars,
-        tensor_maps={
-            name: described.spread(tight[described.operand], line[described.operand])
-            if described.lines
-            else _layered(described, line, step, batch.count)
-            for name, described in plain.tensor_maps.items()
-        },
+        tensor_maps=maps,
         workspace_bytes=plain.workspace_bytes * batch.count,
     )
 

@@ -28,11 +28,12 @@ ENTRIES = {
     "st": "stream",
     "ce": "split_k_early",
 }
-#: (kernel, end of an entry's name) -> the kernel: two passes, folded
+#: (kernel, end of an entry's name) -> the kernel: two passes, folded, a pair
 _ENDINGS = {
     ("split_k", "p"): "split_k_two_pass",
     ("split_k", "f"): "split_k_folded",
     ("persistent", "f"): "persistent_folded",
+    ("persistent", "p"): "persistent_pair",
 }
 #: the end of a name -> the mode: ``o`` is PDL, ``l`` its late trigger, ``s`` one CTA per SM
 MODES = {
@@ -53,6 +54,7 @@ _LAUNCHES = {
     "split_k_two_pass": r"(?:c1)?p(?P<split_k>\d+)",
     "stream": r"c1",
     "persistent": rf"{_GROUP}(?:/k1)?",
+    "persistent_pair": _GROUP,
     "persistent_folded": rf"f(?P<split_k>\d){_GROUP}",
 }
 

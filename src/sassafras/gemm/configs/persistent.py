@@ -87,6 +87,11 @@ class PersistentInstance(KernelInstance):
         return 1 if self.ping_pong else self.math_warpgroups
 
     @property
+    def columns(self) -> int:
+        """Columns of C a tile (rows, when swapped)."""
+        return self.tile_n
+
+    @property
     def together(self) -> bool:
         """Whether the warps of a warpgroup fill a store buffer together: tall tiles."""
         return self.swap_ab and self.ping_pong
@@ -114,7 +119,7 @@ class PersistentInstance(KernelInstance):
             self.math_warpgroups
             * 4
             * self.store_stages
-            * tma_wgmma.stored(self.tile_n, self.swap_ab, self.together)[2]
+            * tma_wgmma.stored(self.columns, self.swap_ab, self.together)[2]
         )
         return 1024 + stages + buffers + 16 * self.stages + 8 * self.math_warpgroups
 
@@ -229,7 +234,7 @@ class PersistentConfig(Configuration):
     def tiles(self, shape: Shape) -> tuple[int, int]:
         """The cluster's tiles along the kernel's m and n."""
         i, seen = self.instance, self.seen(shape)
-        return ceil_div(seen.m, i.tile_m * i.cluster_m), ceil_div(seen.n, i.tile_n * i.cluster_n)
+        return ceil_div(seen.m, i.tile_m * i.cluster_m), ceil_div(seen.n, i.columns * i.cluster_n)
 
     def clusters(self) -> int:
         """Clusters that run at once."""
@@ -249,7 +254,7 @@ class PersistentConfig(Configuration):
 
     def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than another; None when it may be good."""
-        seen, (rows, columns) = self.seen(shape), self.tile
+        seen, rows, columns = self.seen(shape), self.instance.tile_m, self.instance.columns
         if rows > 64 and rows // 2 >= seen.m:
             return f"{rows} rows a CTA for {seen.m}"
         if self.swap_ab and not self.instance.together and seen.n > 2 * columns:
@@ -277,12 +282,12 @@ class PersistentConfig(Configuration):
         mn_a, mn_b = tma_wgmma.majors(i.layout, i.swap_ab)
         return (
             i.tile_m // i.cluster_n if i.cluster_n > 1 else tma_wgmma.box_rows(seen.m, i.tile_m, mn_a),
-            i.tile_n // i.cluster_m if i.cluster_m > 1 else tma_wgmma.box_rows(seen.n, i.tile_n, mn_b),
+            i.columns // i.cluster_m if i.cluster_m > 1 else tma_wgmma.box_rows(seen.n, i.columns, mn_b),
         )
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
         i = self.instance
-        height, width, _ = tma_wgmma.stored(i.tile_n, i.swap_ab, i.together)
+        height, width, _ = tma_wgmma.stored(i.columns, i.swap_ab, i.together)
         c = TensorMap("c", i.dtype, (shape.n, shape.m), (2 * shape.n,), (width, height), 2 * width)
         return tma_wgmma.operand_maps(i, self.seen(shape), shape.k, self._boxes(shape)) | {"map_c": c}
 
@@ -296,7 +301,7 @@ class PersistentConfig(Configuration):
             "group": self.group,
             **band_dividers(tiles_m, tiles_n, self.group),
             "last_row": tma_wgmma.last(seen.m, i.tile_m),
-            "last_column": tma_wgmma.last(seen.n, i.tile_n),
+            "last_column": tma_wgmma.last(seen.n, i.columns),
             "stage_bytes": tma_wgmma.stage_bytes(rows_a * i.cluster_n, rows_b * i.cluster_m),
             "late": 0,
             "store_policy": tma_wgmma.STORE_POLICY,
@@ -329,6 +334,10 @@ class PersistentConfig(Configuration):
         i, (rows, columns) = self.instance, self.tile
         return 0.0 if i.ping_pong else 300 + rows * columns / i.sharers / 128
 
+    def _moved(self, shape: Shape) -> int:
+        """Bytes of all operands."""
+        return shape.nbytes
+
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly."""
         instance, (rows, columns) = self.instance, self.tile
@@ -343,10 +352,10 @@ class PersistentConfig(Configuration):
             _COPY / instance.stages,
         )
         step += _ORDER * self._fetched_cycles(shape)
-        store = share * 2 * rows * columns / _STORE
+        store = share * 2 * rows * instance.columns / _STORE
         whole = max(tma_wgmma.k_tiles(shape) * step + self._gap(), store)
         whole *= ceil_div(tiles_m * tiles_n, self.clusters())
-        memory = cost.memory_cycles(shape, _MEMORY)
+        memory = self._moved(shape) / MULTIPROCESSORS / _MEMORY
         return cost.microseconds(_LAUNCH + 600 + _COPY + min(store, 2000) + max(whole, memory))
 
 

@@ -16,6 +16,7 @@ from . import (
     few_rows,
     persistent,
     persistent_folded,
+    persistent_pair,
     small,
     split_k,
     split_k_early,
@@ -27,6 +28,7 @@ from . import (
 from .fallback import FallbackConfig, FallbackInstance
 from .persistent import PersistentConfig, PersistentInstance
 from .persistent_folded import FoldedPersistentConfig, FoldedPersistentInstance
+from .persistent_pair import PairConfig, PairInstance
 from .small import SmallConfig, SmallInstance
 from .split_k import SplitKConfig, SplitKInstance
 from .split_k_early import EarlyInstance, EarlySplitKConfig
@@ -104,6 +106,7 @@ KERNELS = {
         _of(split_k_early, EarlySplitKConfig, EarlyInstance),
         _of(split_k_folded, FoldedSplitKConfig, FoldedInstance),
         _of(persistent_folded, FoldedPersistentConfig, FoldedPersistentInstance),
+        _of(persistent_pair, PairConfig, PairInstance),
     )
 }
 

@@ -11,7 +11,7 @@
 namespace sassafras {
 
 // Numbers as in `epilogue.ACTIVATIONS`.
-enum Activation { NO_ACTIVATION, RELU, GELU, GELU_TANH, SILU, SWIGLU }; // the last: the stream kernel's alone
+enum Activation { NO_ACTIVATION, RELU, GELU, GELU_TANH, SILU, SWIGLU }; // the last: of the stream kernel, and of PAIR
 
 struct Epilogue {
     const u16 *bias;   // one value a column of C; null: none
@@ -210,6 +210,29 @@ __device__ __forceinline__ void finish_fragment(const Epilogue &e, int row, int 
         }
     }
     activate<FIRST, 2 * PAIRS>(e.activation, d);
+}
+
+// SwiGLU's pair: the first half of the accumulators are of the gate's columns, the others of up's, the same ones. Columns
+// FROM .. FROM + WIDTH - 1 of the first half become silu(gate) * up. column: C's first; bias: the gate's, up's behind it.
+template <int FROM, int WIDTH, bool BF16, int SIZE>
+__device__ __forceinline__ void finish_pair(const Epilogue &e, int column, float (&d)[SIZE], int lane) {
+    constexpr int FIRST = FROM / 2, LAST = FIRST + WIDTH / 2, UP = SIZE / 2;
+    column += FROM + 2 * (lane & 3);
+#pragma unroll
+    for (int i = FIRST; i < LAST; ++i) d[i] *= e.alpha, d[UP + i] *= e.alpha;
+    if (e.bias) {
+        const int half = e.columns / 2;
+#pragma unroll
+        for (int i = 0; i < WIDTH / 8; ++i) { // two columns of two rows
+            float gate[2], up[2];
+            load_values<BF16, true>(gate, e.bias + column + 8 * i, half - column - 8 * i);
+            load_values<BF16, true>(up, e.bias + half + column + 8 * i, half - column - 8 * i);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) d[FIRST + 4 * i + j] += gate[j % 2], d[UP + FIRST + 4 * i + j] += up[j % 2];
+        }
+    }
+#pragma unroll
+    for (int i = FIRST; i < LAST; ++i) d[i] = gated(d[i], 1.0f, 0.0f) * d[UP + i];
 }
 
 } // namespace sassafras

@@ -30,6 +30,10 @@
 //                that splits k at the same places. A tile is stored while the next one's first products are under way, and LEAD is
 //                at each range's end, so that the tensor cores have products of one multiplier while the other adds
 //
+//   PAIR         SwiGLU's pair (EPILOGUE, K-major operands): half of a tile's columns are of the gate's weight, the others the same ones
+//                of up's, so that a thread has both sums of an element of C, which is as wide as either weight. `out.batch_b`: the
+//                layer of up's weight in its map
+//
 // Launch: grid (clusters * cluster size), cluster (CLUSTER_M * CLUSTER_N), 128 * (CONSUMERS + 1) threads, dynamic shared
 // memory as `PersistentInstance.shared_bytes` says. Requires leading dimensions that are multiples of 8 elements and
 // bases aligned to 16 bytes. Any m, n, k otherwise: TMA fills with zeros and clips.
@@ -55,11 +59,17 @@ struct PersistentProblem {
 struct FoldedPersistentProblem : PersistentProblem {
     int range; // k tiles of each range but the last, which may have fewer
 };
-template <bool FOLDS> struct PersistentProblemOf {
+struct PairPersistentProblem : PersistentProblem {
+    const TensorMap *map_up; // of up's weight; map_b is of the gate's
+};
+template <bool FOLDS, bool PAIR> struct PersistentProblemOf {
     using Type = PersistentProblem;
 };
-template <> struct PersistentProblemOf<true> {
+template <> struct PersistentProblemOf<true, false> {
     using Type = FoldedPersistentProblem;
+};
+template <> struct PersistentProblemOf<false, true> {
+    using Type = PairPersistentProblem;
 };
 
 // What a cluster does next, the same for all its threads.
@@ -97,9 +107,9 @@ struct Work {
 };
 
 template <int BM, int BN, int STAGES, int CONSUMERS, bool PING_PONG, int CLUSTER_M, int CLUSTER_N, bool A_MN, bool B_MN,
-          bool BF16, bool SWAPPED, int BUFFERS, int LEAD = 0, bool EPILOGUE = false, bool FOLDS = false>
+          bool BF16, bool SWAPPED, int BUFFERS, int LEAD = 0, bool EPILOGUE = false, bool FOLDS = false, bool PAIR = false>
 struct Persistent {
-    using Problem = typename ProblemOf<EPILOGUE, typename PersistentProblemOf<FOLDS>::Type>::Type;
+    using Problem = typename ProblemOf<EPILOGUE, typename PersistentProblemOf<FOLDS, PAIR>::Type>::Type;
     static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
     static constexpr int SHARERS = PING_PONG ? 1 : CONSUMERS; // multipliers of one tile
     static constexpr int ROWS = BM / SHARERS, BLOCKS = ROWS / 64, REGISTERS = BN / 2;
@@ -109,15 +119,17 @@ struct Persistent {
     static_assert(!SWAPPED || (TOGETHER ? BN >= 64 : BLOCKS == 1), "swapped tiles are narrow, or stored by 64 rows of C");
     static_assert(LEAD == 0 || (CONSUMERS == 2 && !PING_PONG && LEAD < STAGES), "the first is ahead by stages that are there");
     static_assert(!FOLDS || (!PING_PONG && !SWAPPED && BLOCKS == 1), "two sets of accumulators have room");
+    static_assert(!PAIR || (EPILOGUE && !SWAPPED && !FOLDS && !B_MN), "gate and up are rows of B, and columns of C");
+    static constexpr int HALVES = PAIR ? 2 : 1, COLUMNS = BN / HALVES; // of C
     static constexpr int LEADING = 4; // a named barrier: the first multiplier has issued its last k tile
     using A = Operand<BM, A_MN, CLUSTER_N>;
-    using B = Operand<BN, B_MN, CLUSTER_M>;
-    static constexpr int STAGE = A::BYTES + B::BYTES;
+    using B = Operand<COLUMNS, B_MN, CLUSTER_M>;
+    static constexpr int STAGE = A::BYTES + HALVES * B::BYTES;
     // Columns of accumulators stored at once: whole lines of C, if there are so many. The last ones of a tile may be stored twice.
-    static constexpr int WIDTH = SWAPPED && !TOGETHER ? BN : BN >= 64 ? 64 : STAGED_COLUMNS<BN>;
+    static constexpr int WIDTH = SWAPPED && !TOGETHER ? BN : COLUMNS >= 64 ? 64 : STAGED_COLUMNS<COLUMNS>;
     using Out = Staging<WIDTH, SWAPPED, BF16, TOGETHER ? 4 : 1>;
     static constexpr int WRITERS = TOGETHER ? 1 : 4; // of a multiplier, with buffers of their own
-    static_assert((BN % WIDTH == 0 || !EPILOGUE) && STAGE % 1024 == 0 && Out::SIZE % (8 * Out::BYTES) == 0, "swizzles start afresh");
+    static_assert((COLUMNS % WIDTH == 0 || !EPILOGUE) && STAGE % 1024 == 0 && Out::SIZE % (8 * Out::BYTES) == 0, "swizzles start afresh");
     // from a 1024-byte boundary on: stages, store buffers, barriers of stages, of turns
     static constexpr int OUT_AT = STAGES * STAGE, BARRIERS_AT = OUT_AT + CONSUMERS * WRITERS * BUFFERS * Out::SIZE;
     static constexpr int TURNS_AT = BARRIERS_AT + 16 * STAGES, BYTES = TURNS_AT + 8 * CONSUMERS;
@@ -178,12 +190,16 @@ struct Persistent {
             work.place(p, row, column);
             const int batch = leave_batch(p, row);
             row = min((row * CLUSTER_M + rank_m) * BM, p.last_row);
-            column = min((column * CLUSTER_N + rank_n) * BN, p.last_column);
+            column = min((column * CLUSTER_N + rank_n) * COLUMNS, p.last_column);
             for (int k = 0; k < p.k_tiles; ++k) {
                 barrier_wait<1>(at.empty(ring.stage), ring.phase ^ 1);
                 const u32 full = at.full(ring.stage), stage = at.stage(ring.stage);
                 barrier_expect(full, p.stage_bytes);
-                if constexpr (EPILOGUE) {
+                if constexpr (PAIR) {
+                    A::load(stage, p.map_a, row, k * TILE_K, rank_n, mask_a, full, 0);
+                    B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, mask_b, full, 0);
+                    B::load(stage + A::BYTES + B::BYTES, p.map_up, column, k * TILE_K, rank_m, mask_b, full, (int)p.out.batch_b);
+                } else if constexpr (EPILOGUE) {
                     A::load(stage, p.map_a, row, k * TILE_K, rank_n, mask_a, full, p.out.batch_a ? batch : 0);
                     B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, mask_b, full, p.out.batch_b ? batch : 0);
                 } else {
@@ -261,8 +277,10 @@ struct Persistent {
     template <int FROM>
     static __device__ __forceinline__ void store(const Problem &p, float (&d)[REGISTERS], u32 buffers, int &next, int row,
                                                  int column, int batch, int lane, int warp, int named_barrier) {
-        if constexpr (FROM < BN) {
-            if constexpr (EPILOGUE) {
+        if constexpr (FROM < COLUMNS) {
+            if constexpr (PAIR) {
+                finish_pair<FROM, WIDTH, BF16>(p.out, column, d, lane);
+            } else if constexpr (EPILOGUE) {
                 Epilogue out = p.out;
                 out.addend += batch * out.batch_addend;
                 finish_fragment<FROM, WIDTH, SWAPPED, BF16>(out, row, column, d, lane);
@@ -291,7 +309,7 @@ struct Persistent {
             }
             next = next + 1 == BUFFERS ? 0 : next + 1;
             constexpr int NEXT = FROM + WIDTH; // what is left may be less: then it begins further back, with the same bits
-            store<NEXT >= BN || NEXT + WIDTH <= BN ? NEXT : BN - WIDTH>(p, d, buffers, next, row, column, batch, lane, warp,
+            store<NEXT >= COLUMNS || NEXT + WIDTH <= COLUMNS ? NEXT : COLUMNS - WIDTH>(p, d, buffers, next, row, column, batch, lane, warp,
                                                                                   named_barrier);
         }
     }
@@ -319,7 +337,7 @@ struct Persistent {
             finish(acc, at, last, lane, to);
             const int batch = leave_batch(p, row);
             row = min((row * CLUSTER_M + rank_m) * BM, p.last_row) + sharer * ROWS + 16 * warp;
-            column = min((column * CLUSTER_N + rank_n) * BN, p.last_column);
+            column = min((column * CLUSTER_N + rank_n) * COLUMNS, p.last_column);
 #pragma unroll
             for (int block = 0; block < BLOCKS; ++block)
                 store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, batch, lane, warp, 1 + consumer);
@@ -368,7 +386,7 @@ struct Persistent {
 
     // From a row of tiles of the whole batch to one of its matrix; which matrix that is.
     static __device__ __forceinline__ int leave_batch(const Problem &p, int &row) {
-        if constexpr (EPILOGUE) {
+        if constexpr (EPILOGUE && !PAIR) {
             const int batch = row / p.out.tiles;
             row -= batch * p.out.tiles;
             return batch;
@@ -385,6 +403,7 @@ struct Persistent {
         if (threadIdx.x == 0) {
             prefetch_map(p.map_a);
             prefetch_map(p.map_b);
+            if constexpr (PAIR) prefetch_map(p.map_up);
             prefetch_map(p.map_c);
             for (int s = 0; s < STAGES; ++s) {
                 barrier_init(at.full(s), 1);

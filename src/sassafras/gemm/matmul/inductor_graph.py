@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..configs.persistent_pair import PairConfig
 from ..configs.stream import LEAST_CONSTANT
 from . import api, plain_tensors, rows_op
 from .graph_patterns import FILE, halves, known, pair, product, residual, rms_norm, same_columns
@@ -42,7 +43,8 @@ def rewrite(graph: Any) -> int:
     """Put the operator into a graph of Inductor's; how many were put there.
 
     A place is rewritten where nothing else reads what lies between, extents are known, and the chooser lets
-    a kernel serve it that overlaps the launch ahead, which is compiled here: the first run has it.
+    a kernel serve it that overlaps the launch ahead or multiplies a pair, which is compiled here: the first
+    run has it.
     """
     if api._engine is None:
         return 0
@@ -184,7 +186,7 @@ def _writes(reader: Any) -> bool:
 
 
 def _serves(call: LayerCall) -> bool:
-    """Whether a kernel serves it that overlaps the launch ahead; that is compiled, then."""
+    """Whether a kernel serves it that `_takes_in` what surrounds it; that is compiled, then."""
     engine, nodes = api._engine, [t for t in call[:6] if t is not None]
     values: dict[Any, Any] = {node: known(node) for node in nodes}
     if any(value is None for value in values.values()):
@@ -202,7 +204,7 @@ def _serves(call: LayerCall) -> bool:
         return False
     where = a.device.index or 0, int(a.dtype == torch.bfloat16)
     problem = Problem(*where, m, total, k, 1, k, b.stride(1), width, 1, extra=call.product.extra)
-    if not _overlaps(engine.choose(problem).config):  # type: ignore[union-attr]
+    if not _takes_in(engine.choose(problem).config):  # type: ignore[union-attr]
         return False
     for _ in range(2):  # a second time with the kernel that has been compiled
         engine.serve(tuple(problem))  # type: ignore[union-attr]
@@ -210,9 +212,10 @@ def _serves(call: LayerCall) -> bool:
     return True
 
 
-def _overlaps(config: Any) -> bool:
-    """Whether a launch of this configuration may read its weights early."""
-    return config is not None and ("early", "i32") in config.instance.parameters
+def _takes_in(config: Any) -> bool:
+    """Whether a launch of this configuration saves another one, or may read its weights early."""
+    early = config is not None and ("early", "i32") in config.instance.parameters
+    return early or isinstance(config, PairConfig)
 
 
 def _put(graph: Any, node: Any, call: LayerCall) -> Any:

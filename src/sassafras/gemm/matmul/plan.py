@@ -111,7 +111,8 @@ def plan(config: Config, problem: Problem) -> KernelPlan:
     """
     lines, tight, beta = problem.lines, problem.tight, float(problem.extra & BETA)
     if config.instance.epilogue:  # its launch knows of gaps
-        launch = epilogue.launch(config, problem.shape, beta=beta, batch=problem.batch, lines=lines)
+        where, asked = (config, problem.shape), problem.activation
+        launch = epilogue.launch(*where, beta=beta, activation=asked, batch=problem.batch, lines=lines)
         tight = lines
     else:
         launch = config.launch(problem.shape)
@@ -145,8 +146,10 @@ def _launch_plan(
     for name, kind in instance.parameters:
         if kind == "tensormap":
             described = launch.tensor_maps[name]
-            operand = role[described.operand]
-            there = described.spread(getattr(tight, operand), getattr(lines, operand))
+            operand = role.get(described.operand, described.operand)
+            there = described
+            if tight != lines:
+                there = described.spread(getattr(tight, operand), getattr(lines, operand))
             kinds = _MAP_TYPES[there.dtype], there.dims, there.strides, there.box, _SWIZZLES[there.swizzle]
             made.append(("map", operand, *kinds))
         elif name in _GIVEN:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..configs import epilogue, registry, split_k_early, stream
 from ..configs.epilogue import ALONE, Batch, Lines
+from ..configs.persistent_pair import PairConfig
 from ..configs.registry import Config
 from ..configs.stream import StreamConfig
 from ..problem.launch import ceil_div
@@ -19,6 +20,8 @@ from .selector import Selector
 
 #: predicted speed-up over torch that ours needs
 MARGIN = 1.05
+#: families and types that `choose` leaves out, since they have not run on a GPU yet
+UNTRIED = frozenset((PairConfig.FAMILY, dtype) for dtype in ("fp16", "bf16"))
 #: plain batches that torch serves faster than this (microseconds) are left to it: our call costs more
 LEAST_US = 8.0
 #: of an elementwise pass over C by torch: microseconds at least, and bytes a microsecond
@@ -59,7 +62,8 @@ def torch_passes(extra: Extra, batch: Batch, shape: Shape) -> float:
     passes = int(extra.activation is not None)
     if extra.bias and (extra.beta or batch.count > 1):
         passes += 1
-    return passes * max(_PASS_US, 4 * shape.m * shape.n * batch.count / _PASS_BYTES)
+    moved = 3 if extra.activation == epilogue.SWIGLU else 4  # bytes an element of the product
+    return passes * max(_PASS_US, moved * shape.m * shape.n * batch.count / _PASS_BYTES)
 
 
 def choose(
@@ -98,7 +102,9 @@ def choose(
         if isinstance(config, StreamConfig):
             return config, why
     if pair:
-        return None, "torch multiplies halves of a product that the stream kernel does not serve"
+        pairs = [c for c in found if isinstance(c, PairConfig) and (c.FAMILY, dtype) not in UNTRIED]
+        if not (found := [c for c in pairs if c.dominated(shape) is None]):
+            return None, "torch multiplies halves of a product that the stream kernel does not serve"
     if batch.count == 1 and extra == Extra(bias=True):
         config, why = _as_plain(chooser, shape, layout, dtype, named)
         return config, why if config else f"torch adds a bias in its product: {why}"
@@ -116,7 +122,8 @@ def choose(
         best = same
     ours = best.estimate_us(flat(best, shape, batch)) / winner.estimate_us(row.shape) * tuned_us
     assert row.torch_us is not None
-    torchs = row.torch_us * winner.estimate_us(together) / winner.estimate_us(row.shape)
+    product_us = min(row.torch_us, tuned_us) if pair else row.torch_us  # what ours replaces
+    torchs = product_us * winner.estimate_us(together) / winner.estimate_us(row.shape)
     torchs += torch_passes(extra, batch, shape)
     if extra == Extra() and torchs < LEAST_US:
         return None, f"torch.bmm, whose call costs less than ours, takes {torchs:.0f} us (predicted)"

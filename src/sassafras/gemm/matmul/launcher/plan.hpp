@@ -1,6 +1,7 @@
 // Plans: what serves a problem (a kernel, a cuBLASLt algorithm, torch), with everything that a launch needs but the
 // addresses; and the driver's structures, declared here because no CUDA header is needed to build the launcher.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -141,10 +142,10 @@ bool add_parameter(Launch &launch, PyObject *item) {
         PyObject *dims, *strides, *box;
         if (!PyArg_ParseTuple(item, "ssiOOOi", &text, &operand, &map->type, &dims, &strides, &box, &map->swizzle))
             return false;
-        map->which = operand[0] - 'a';
+        map->which = (int)(std::find(kNames, kNames + kValues, std::string(operand)) - kNames);
         const Py_ssize_t rank = PySequence_Size(dims);
-        if (rank < 1 || rank > 5 || map->which < kA || map->which > kC || operand[1]) {
-            PyErr_SetString(PyExc_ValueError, "a tensor map has one to five extents and belongs to a, b or c");
+        if (rank < 1 || rank > 5 || (map->which > kC && map->which != kAddend)) {
+            PyErr_SetString(PyExc_ValueError, "a tensor map has one to five extents and belongs to a, b, c or addend");
             return false;
         }
         map->rank = (unsigned)rank;
