@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +43,11 @@ class Bench:
 
     def remeasure(self, candidate: Candidate) -> Evaluation:
         assert candidate.kernel.cubin.startswith(b"\x7fELF"), "a stand-in must never run"
-        speed = 1.0 if candidate.digest == self.own else 0.9 + int(candidate.digest[:4], 16) / 0x50000
+        # a digest would not do: a cubin of Triton's holds the path of its source
+        luck = int(
+            hashlib.sha256(json.dumps(dict(candidate.recipe), sort_keys=True).encode()).hexdigest()[:4], 16
+        )
+        speed = 1.0 if candidate.digest == self.own else 0.9 + luck / 0x50000
         interval, null = Interval(speed - 1e-3, speed + 1e-3), Interval(0.999, 1.001)
         return Evaluation(
             candidate.digest, Verdict.CORRECT, 10 / speed, 10.0, speed, interval, 1.0, null, samples=7

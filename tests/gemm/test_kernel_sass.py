@@ -77,8 +77,9 @@ def test_source_is_self_contained(cache: Path) -> None:
     for instance in (*registry.INSTANCES, *registry.OTHER_INSTANCES):
         text = source(instance)
         assert "#include" not in text and "#pragma once" not in text
-        # one for normalised rows, one for weights that are read early, one for ranges of k
-        problems = 2 if isinstance(instance, StreamInstance | SplitKInstance | PersistentInstance) else 1
+        # further ones for normalised rows; for weights that are read early; for ranges of k, and for a pair
+        more = {StreamInstance: 1, SplitKInstance: 1, PersistentInstance: 2}
+        problems = 1 + next((more[kind] for kind in more if isinstance(instance, kind)), 0)
         assert len(re.findall(r"Problem (?:: \w+ )?{\n", text)) == problems and f" {instance.name}(" in text
 
 
