@@ -109,6 +109,13 @@ def test_optimize_repeat_and_start_over(tmp_path: Path) -> None:
         assert [run.evaluations for run in store.runs()] == [40, 40]
 
 
+def test_the_next_command_names_another_space_than_the_default(tmp_path: Path) -> None:
+    for space in (), ("--space", "control"):
+        _, err = here(tmp_path, "--budget", "2e", "--no-check", *space)
+        following = err[err.index("next: sassafras optimize suite:softmax --case 512x4096") :]
+        assert following.count("--space") == following.count("--space control") == len(space) // 2
+
+
 def test_all_cases_end_in_a_table(tmp_path: Path) -> None:
     """Open cases of an autotuned kernel are one for each configuration; files tell searches apart."""
     target = str(Path(__file__).parents[2] / "examples" / "three_workloads.py") + ":product"

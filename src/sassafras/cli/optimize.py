@@ -98,7 +98,7 @@ def command(
         else:
             result = optimize(targets[0], **given)
     if not several:
-        where = f"{targets[0]} --case {result.case}" + (f" --space {space}" if space else "")
+        where = f"{targets[0]} --case {result.case}" + f" --space {space}" * (space != "swaps")
         _show(result, result.save(out), targets[0], where, quiet, json)
         raise typer.Exit(INTERRUPTED if result.reason == "interrupted" else 0)
     if json:
