@@ -85,7 +85,7 @@ def test_a_module_has_the_baselines_weights_and_a_control_beside_it(judge: HostE
         (MODEL.replace("* scale", ".double()"), Verdict.WRONG_RESULT, "float64, not", "dtype"),
         (_body("x.zero_()"), Verdict.WRONG_RESULT, "it modified its input x", "input"),
         (
-            _body("known = self.__dict__.setdefault('known', {}); key = float(x.sum())")
+            _body("known = self.__dict__.setdefault('known', {}); key = tuple(x[0].tolist())")
             .replace("        for _ in", "        for _ in () if key in known else")
             .replace("return x * scale", "return known.setdefault(key, x * scale)"),
             Verdict.CHEATED,
@@ -132,7 +132,7 @@ def test_outputs_can_be_the_callers_and_files_a_package() -> None:
     source = HostSource(text, "run", "destination", path="main.py", files=files)
     plain = HostSource("def run(x, scale):\n    return x @ x * scale\n", "run", "position")
     workload = replace(WORKLOAD, reference=lambda t: {"y": t["x"].double() @ t["x"].double() * t["scale"]})
-    with HostEvaluator(workload, CASE, plain, rounds=2, call_s=30.0, draw=_draw) as judge:
+    with HostEvaluator(workload, CASE, plain, rounds=6, call_s=30.0, draw=_draw) as judge:
         outcome = judge.evaluate(source)
         assert outcome.verdict is Verdict.CORRECT, outcome.detail
         assert outcome.null is None  # no control was asked for
