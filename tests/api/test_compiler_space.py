@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import sassafras
 from sassafras import Store
 from sassafras.api.compiler_space import CompilerJudge, CompilerSpace, prover
 from sassafras.api.verify import PROOF, verify
-from sassafras.core import At, Candidate, Evaluation, Interval, Kernel, Verdict
+from sassafras.core import At, Candidate, Evaluation, Verdict
 from sassafras.core.statistics import expected_excess
 from sassafras.deploy.check import LaunchFacts, refusal
 from sassafras.evaluate.gpu import CudaDevice
@@ -25,6 +24,7 @@ from sassafras.jobs.result import Result
 from sassafras.report.page import write_report
 from sassafras.targets import load
 from sassafras.validate import Validator
+from tests import by_recipe
 from tests.cli.in_process import sassafras as command
 from tests.evaluate.pretended_gpu import __name__ as PRETENDED
 
@@ -35,41 +35,16 @@ STAGES = ["settings", "ptx", "schedule"]
 
 
 @dataclass
-class Bench:
-    """A GPU on which a kernel's speed is a number that its recipe gives; re-measured, half of it is left.
+class Bench(by_recipe.Bench):
+    """Re-measured, half of a gain is left."""
 
-    Digests will not do: a cubin of Triton's holds the path of its source.
-    """
-
-    name: str = "Bench 1"
-    arch: str = "sm_90a"
-    modelled: bool = False
-
-    def open(self, workload: Any, case: Any, baseline: Kernel) -> None:
-        self.own = baseline.digest
-
-    def run(self, candidate: Candidate) -> Evaluation:
-        assert candidate.kernel.cubin.startswith(b"\x7fELF"), "a stand-in must never run"
-        about = {k: v for k, v in candidate.recipe.items() if k not in ("parent", "schedule")}
-        luck = int(hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:4], 16)
-        return self._evaluation(candidate, 1.0 if candidate.digest == self.own else 0.97 + luck / 0x80000)
+    slowest: float = 0.97
+    span: float = 0.125
 
     def remeasure(self, candidate: Candidate) -> Evaluation:
         found = self.run(candidate)
         assert found.speedup is not None
-        return self._evaluation(candidate, (1 + found.speedup) / 2)
-
-    def _evaluation(self, candidate: Candidate, speed: float) -> Evaluation:
-        interval, null = Interval(speed - 1e-3, speed + 1e-3), Interval(0.999, 1.001)
-        return Evaluation(
-            candidate.digest, Verdict.CORRECT, 10 / speed, 10.0, speed, interval, 1.0, null, samples=7
-        )
-
-    def environment(self) -> dict[str, Any]:
-        return {"gpu": self.name}
-
-    def close(self) -> None:
-        pass
+        return self.evaluation(candidate, (1 + found.speedup) / 2)
 
 
 def search(device: Any, budget: str, kernel: str = KERNEL, **more: Any) -> Result:
@@ -164,7 +139,7 @@ def test_schedules_that_turn_out_wrong_are_counted_and_the_stage_before_stands()
         def run(self, candidate: Candidate) -> Evaluation:
             found = super().run(candidate)
             assert found.speedup is not None
-            return self._evaluation(candidate, found.speedup + 0.1 * ("parent" in candidate.recipe))
+            return self.evaluation(candidate, found.speedup + 0.1 * ("parent" in candidate.recipe))
 
         def remeasure(self, candidate: Candidate) -> Evaluation:
             if "parent" not in candidate.recipe:

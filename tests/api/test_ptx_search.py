@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,50 +12,16 @@ import sassafras
 from sassafras.api.ptx_search import PtxJudge
 from sassafras.api.ptxas_options import load as load_choice
 from sassafras.api.verify import PROOF, verify
-from sassafras.core import Candidate, Evaluation, Interval, Kernel, SassafrasError, SearchError, Verdict
+from sassafras.core import SassafrasError, SearchError, Verdict
 from sassafras.frontend import ptx
 from sassafras.frontend.ptx import PtxState
 from sassafras.frontend.ptx.rewrites import Cache
 from sassafras.frontend.ptxas_options import available
 from sassafras.targets import load
+from tests.by_recipe import Bench
 
 #: small, so that the timing model is quick
 KERNEL = "suite:kv_append"
-
-
-@dataclass
-class Bench:
-    """A GPU on which a kernel's speed is a number that its code gives."""
-
-    name: str = "Bench 1"
-    arch: str = "sm_90a"
-    modelled: bool = False
-    ran: list[str] = field(default_factory=list)
-
-    def open(self, workload: Any, case: Any, baseline: Kernel) -> None:
-        self.own = baseline.digest
-
-    def run(self, candidate: Candidate) -> Evaluation:
-        self.ran.append(candidate.digest)
-        return self.remeasure(candidate)
-
-    def remeasure(self, candidate: Candidate) -> Evaluation:
-        assert candidate.kernel.cubin.startswith(b"\x7fELF"), "a stand-in must never run"
-        # a digest would not do: a cubin of Triton's holds the path of its source
-        luck = int(
-            hashlib.sha256(json.dumps(dict(candidate.recipe), sort_keys=True).encode()).hexdigest()[:4], 16
-        )
-        speed = 1.0 if candidate.digest == self.own else 0.9 + luck / 0x50000
-        interval, null = Interval(speed - 1e-3, speed + 1e-3), Interval(0.999, 1.001)
-        return Evaluation(
-            candidate.digest, Verdict.CORRECT, 10 / speed, 10.0, speed, interval, 1.0, null, samples=7
-        )
-
-    def environment(self) -> dict[str, Any]:
-        return {"gpu": self.name}
-
-    def close(self) -> None:
-        pass
 
 
 def test_a_search_is_judged_by_results_and_kept(tmp_path: Path) -> None:
