@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
@@ -23,6 +22,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
+
+from sassafras.core.files import code_digest  # noqa: E402
 
 
 def geomean(values: Iterable[float]) -> float | None:
@@ -172,18 +173,6 @@ def shared(rows: Iterable[Any], given: Namespace) -> Iterator[Any]:
     """The rows that are this process's by --share."""
     index, of = given.share
     return itertools.islice(rows, index - 1, None, of)
-
-
-def code_digest(*rooms: str) -> str:
-    """SHA-256 of the package's code and tables in these rooms."""
-    import sassafras
-
-    root = Path(str(sassafras.__file__)).parent
-    digest = hashlib.sha256()
-    for path in sorted(p for room in rooms for p in (root / room).rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def validator_digest() -> str:

@@ -10,10 +10,10 @@ Contestants of a row, all on the same tensors: `torch` (addmm or baddbmm, then t
 the epilogue, for relu and gelu's tanh form of two matrices), `product` (torch's product alone, for
 orientation), `sassafras` (sassafras.matmul as it chooses), `ours` (the best of our configurations with an
 epilogue: the static estimate's favourites and what sassafras.matmul would take, screened first, then timed
-again with the others). `--pairs`: SwiGLU's pair of Llama-3-8B alone, one weight (2n x k), with kernels that
-have not run on a GPU yet; `torch` is then torch.compile's program of it, and `product` its product.
-Everything is checked against FP64: RMS error at most 1.1 times torch's. Each contestant's calls are captured
-into a CUDA graph of some 200 us; graphs are replayed forward and backward by turns and timed by events.
+again with the others). `--pairs`: SwiGLU's pairs of three models alone, one weight (2n x k); `torch` is then
+torch.compile's program of it, and `product` its product. Everything is checked against FP64: RMS error at
+most 1.1 times torch's. Each contestant's calls are captured into a CUDA graph of some 200 us; graphs are
+replayed forward and backward by turns and timed by events.
 Speed-ups are medians of paired ratios with a bootstrap interval.
 """
 
@@ -83,9 +83,14 @@ CASES = (
 )
 #: SwiGLU's pairs, rows of --pairs
 PAIRS = tuple(
-    Case(m, 28672, 4096, "swiglu", bias=False, dtype=dtype)
-    for m in (4096, 1024, 256, 128, 2048, 512)
-    for dtype in ("fp16", "bf16")
+    Case(m, *weights, "swiglu", bias=False, dtype=dtype)
+    for weights, dtypes in (
+        ((28672, 4096), ("fp16", "bf16")),  # Llama-3-8B
+        ((37888, 3584), ("bf16",)),  # Qwen2.5-7B
+        ((16384, 2048), ("bf16",)),  # Llama-3.2-1B
+    )
+    for dtype in dtypes
+    for m in (4096, 2048, 1024, 512, 256, 128)
 )
 #: what the rehearsal runs
 SMALL = (
@@ -125,6 +130,7 @@ def contestants(case: Case, x: Any, w: Any, bias: Any, room: Any) -> dict[str, C
     from sassafras.gemm.matmul.swiglu import gated
 
     if case.activation == "swiglu":
+        torch._dynamo.reset()  # or from the ninth row on it would compile no more
         options = {"dynamic": False, "fullgraph": True, "backend": "inductor" if x.is_cuda else "eager"}
         made = torch.compile(lambda x: gated(torch.nn.functional.linear(x, w.mT, bias)), **options)
         return {
@@ -165,14 +171,14 @@ def candidates(case: Case, x: Any, w: Any, bias: Any, room: Any, most: int) -> l
     from sassafras.gemm.configs import epilogue
     from sassafras.gemm.matmul.plan import epilogue_problem
     from sassafras.gemm.matmul.problem import MatmulCall, read
-    from sassafras.gemm.select import epilogue_selector
+    from sassafras.gemm.select.epilogue_selector import flat
 
     found = read(MatmulCall(x, w, None, bias, epilogue.NUMBERS[case.activation]), "cuda")
     if found is None:
         return []
     problem = found.problem
     legal = epilogue.configurations(*epilogue_problem(problem), problem.pair)
-    legal.sort(key=lambda c: c.estimate_us(epilogue_selector.flat(c, problem.shape, problem.batch)))
+    legal.sort(key=lambda c: c.estimate_us(flat(c, problem.shape, problem.batch)))
     by_instance: dict[Any, Any] = {}
     for config in legal:
         by_instance.setdefault(config.instance, config)
@@ -250,7 +256,7 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
     )
-    parser.add_argument("--pairs", action="store_true", help="SwiGLU's pairs of Llama-3-8B alone")
+    parser.add_argument("--pairs", action="store_true", help="SwiGLU's pairs of three models alone")
     parser.add_argument("--prepare", action="store_true", help="only compile; needs no GPU")
     parser.add_argument("--dry-run", action="store_true", help="small shapes on the CPU, torch serving")
     given = parser.parse_args()
@@ -264,7 +270,6 @@ def main() -> int:
     from sassafras.gemm.build.cubins import build
     from sassafras.gemm.configs.registry import EPILOGUE_INSTANCES
     from sassafras.gemm.matmul import api as room
-    from sassafras.gemm.select import epilogue_selector
 
     if given.prepare:
         print(len(build(EPILOGUE_INSTANCES, given.cache)), "cubins ready", flush=True)
@@ -280,8 +285,6 @@ def main() -> int:
         print(f"kernels and launcher there after {time.monotonic() - begin:.1f} s", flush=True)
     rows: list[dict[str, Any]] = []
     clock, cases = Clock(given.dry_run), SMALL if given.dry_run else PAIRS if given.pairs else CASES
-    if given.pairs:
-        epilogue_selector.UNTRIED = frozenset()
     for case in cases:
         if time.monotonic() - begin > given.seconds:
             break

@@ -1,7 +1,7 @@
 """Forward passes of models with and without Sassafras, each in one CUDA graph; writes model-forward.json.
 
     python benchmarks/model_forward.py [--models llama-3-8b ...] [--tokens 1 16 ...] [--dtypes fp16 bf16]
-        [--processes 5] [--limit-s 560] [--max-autotune] [--untried]
+        [--processes 5] [--limit-s 560] [--max-autotune]
         [--share 1/4] [--resume JOURNAL ...] [--dry-run]
 
 Random weights, four layers (more where four lie below four times the L2), plain torch (`decoder`). Up to 256
@@ -101,13 +101,9 @@ class Bench:
     def __init__(self, given: argparse.Namespace) -> None:
         import torch
 
-        from sassafras.gemm.select import epilogue_selector
-
         self.given, self.dry = given, given.dry_run
         self.device = "cpu" if self.dry else "cuda"
         self.clock = Clock(self.dry)
-        if given.untried:
-            epilogue_selector.UNTRIED = frozenset()
         self.gpu, self.l2 = "none", 0
         if self.dry:
             torch.set_num_threads(1)
@@ -117,7 +113,7 @@ class Bench:
         self.options = {"backend": "aot_eager"} if self.dry else {}
         #: the conditions under which rows belong together
         self.header = {"gpu": self.gpu, "torch": torch.__version__, "sassafras": code_digest("gemm")[:16]}
-        conditions = ("context", "long", "sustained", "untried", "dry_run")
+        conditions = ("context", "long", "sustained", "dry_run")
         self.header |= {key: getattr(given, key) for key in conditions}
 
     def measure(self, row: Row) -> dict[str, Any]:
@@ -318,7 +314,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", nargs="+", type=int, choices=every, default=every)
     parser.add_argument("--context", type=int, default=512, help="cached tokens of each decoding sequence")
     parser.add_argument("--max-autotune", action="store_true", help="a contestant at 1, 16 and 64 tokens")
-    parser.add_argument("--untried", action="store_true", help="with kernels that have not run on a GPU yet")
     parser.add_argument("--seconds", type=float, default=2.0, help="GPU time of a row's blocks")
     parser.add_argument("--long", type=int, default=1024, help="tokens from which --sustained matters")
     parser.add_argument("--sustained", type=float, default=1.0, help="seconds of a long block; 0: none")

@@ -319,11 +319,14 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: py
     assert places(network, half(4, 64)) == 0, "what the backward pass reads is kept"
 
 
-def test_the_pass_comes_behind_the_users(install: Install, graphs: list[Any]) -> None:
+def test_the_pass_comes_behind_the_users(
+    install: Install, graphs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch._inductor.config as settings
     from torch._inductor.custom_graph_pass import CustomGraphPass
 
-    install("compiled").everything = True
+    engine = install("compiled")
+    engine.everything = True
     ran: list[str] = []
 
     class Theirs(CustomGraphPass):
@@ -338,7 +341,13 @@ def test_the_pass_comes_behind_the_users(install: Install, graphs: list[Any]) ->
         inductor_graph.install()
         inductor_graph.install()
         ours = settings.post_grad_custom_pre_pass
-        assert ours.uuid()[1:] == (b"theirs",)
+        assert ours.uuid()[2:] == (b"theirs",)
+        was, path = ours.uuid(), tmp_path / "tuned.json"
+        path.write_text('{"sassafras_hgemm_table": 2, "configs": [], "rows": []}')
+        monkeypatch.setenv("SASSAFRAS_GEMM_TABLE", str(path))
+        assert ours.uuid() == was, "tables are read once"
+        engine.forget()
+        assert ours.uuid() != was, "a cached graph has what other tables serve"
         torch.compile(network, fullgraph=True)(half(4, 64))
         assert "aten.exp.default" in ran and called(graphs)[0] == 1
     with settings.patch(post_grad_custom_pre_pass=ran.append):  # not cached, as without ours

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,21 +14,10 @@ torch = pytest.importorskip("torch")
 from sassafras.gemm.configs.base import Mode  # noqa: E402
 from sassafras.gemm.configs.persistent_pair import EPILOGUE_INSTANCES, PairConfig, PairInstance  # noqa: E402
 from sassafras.gemm.matmul import api  # noqa: E402
-from sassafras.gemm.select import epilogue_selector  # noqa: E402
 from tests.gpu.test_stream_gpu import DTYPES, Feed, drawn, engine, pair_of  # noqa: E402
 
 __all__ = ["engine"]  # a fixture
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture
-def tried(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The engine, with the kernels let into the choice."""
-    monkeypatch.setattr(epilogue_selector, "UNTRIED", frozenset())
-    engine.forget()
-    yield engine
-    monkeypatch.undo()
-    engine.forget()
 
 
 def operands(rows: int, n: int, k: int, gap: int, dtype: Any, seed: int) -> tuple[Any, ...]:
@@ -76,7 +64,7 @@ def test_every_instance_is_right(engine: Any, instance: PairInstance) -> None:
 
 @pytest.mark.parametrize("rows", [128, 256, 1024, 4096])
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_linear_in_a_graph(tried: Any, dtype: str, rows: int) -> None:
+def test_linear_in_a_graph(engine: Any, dtype: str, rows: int) -> None:
     import sassafras
 
     a, w, _, bias = operands(rows, 14336, 4096, 0, DTYPES[dtype], 3)
@@ -105,7 +93,7 @@ def test_linear_in_a_graph(tried: Any, dtype: str, rows: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("merged", [True, False])
-def test_a_compiled_model_has_the_pair(tried: Any, merged: bool, dtype: str) -> None:
+def test_a_compiled_model_has_the_pair(engine: Any, merged: bool, dtype: str) -> None:
     from torch._inductor.utils import run_and_get_code
 
     import sassafras

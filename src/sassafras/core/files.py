@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import threading
+from functools import cache
 from pathlib import Path
 
 
@@ -29,3 +31,13 @@ def write_whole(path: Path, data: bytes | str) -> None:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
+
+
+@cache
+def code_digest(*rooms: str) -> str:
+    """SHA-256 of the package's code and tables in these rooms, as this process first saw them."""
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(p for room in rooms for p in (root / room).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

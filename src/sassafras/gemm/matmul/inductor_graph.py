@@ -251,6 +251,14 @@ def _drop(graph: Any, node: Any) -> None:
             _drop(graph, one)
 
 
+def _decided_by() -> str:
+    """What the chooser's answers follow from, on the device that a graph is compiled for."""
+    if (engine := api._engine) is None:
+        return "torch"
+    ordinal = torch.cuda.current_device() if engine.torch.device_type == "cuda" else 0
+    return f"{engine.gpu(ordinal).digest} {engine.everything}"
+
+
 @cache
 def _passes() -> type | None:
     """The class of passes; None on a torch without it."""
@@ -271,9 +279,10 @@ def _passes() -> type | None:
             rewrite(graph)
 
         def uuid(self) -> Any:
-            """Of all; None, without which no graph is cached, where one has none."""
+            """Of all, and of what decides: a tuned table, or another version, makes another graph. None,
+            without which no graph is cached, where one has none."""
             known = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.before]
-            return None if None in known else (get_hash_for_files((__file__, FILE)), *known)
+            return None if None in known else (get_hash_for_files((__file__, FILE)), _decided_by(), *known)
 
     return Pass
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from sassafras.core import SassafrasError
+from sassafras.core.files import code_digest
 
 from ..build.cubins import default_cache
 from ..configs.backward import PART
@@ -89,3 +91,12 @@ def tuned_path(gpu: str) -> Path:
 def calibrated_path(facts: GpuFacts) -> Path:
     """Where `sassafras tune --calibrate` leaves the table that it corrected for this machine's GPU."""
     return default_cache() / f"{slug(facts.name)}-{facts.multiprocessors}.calibrated.table.json"
+
+
+def deciding_digest(gpu: str, facts: GpuFacts | None) -> str:
+    """SHA-256 of all that decides who serves a product on a GPU: this package, and `load_table`'s files."""
+    digest = hashlib.sha256(f"{code_digest('gemm')} {gpu} {facts} {Driver.version()}".encode())
+    named = os.environ.get("SASSAFRAS_GEMM_TABLE")
+    for path in (Path(named) if named else None, tuned_path(gpu), calibrated_path(facts) if facts else None):
+        digest.update(path.read_bytes() if path and path.is_file() else b"none")
+    return digest.hexdigest()

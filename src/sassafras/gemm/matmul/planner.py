@@ -31,7 +31,7 @@ from .choice import chooser_of, member_of
 from .cublaslt import LtMember
 from .driver import Driver
 from .launcher_python import KernelLauncher, PythonLauncher, Torch, compiled
-from .loading import load_table
+from .loading import deciding_digest, load_table
 from .plan import KernelPlan, first_legal, plan, plan_alone, why_illegal
 from .problem import BETA, BIAS, CONSTANT, DTYPES, GATED, MatmulCall, Problem, read
 
@@ -42,13 +42,14 @@ SHIPPED = DATA / "cubins"
 @dataclass(slots=True)
 class PlannedGpu:
     """What is known of one device: the GPU whose tables serve, and whether a calibration corrected them;
-    without a chooser, why torch serves."""
+    without a chooser, why torch serves; `deciding_digest`."""
 
     name: str
     chooser: Selector | None
     why_not: str
     tables_of: str | None = None
     calibrated: bool = False
+    digest: str = ""
 
 
 class Planner:
@@ -106,6 +107,7 @@ class Planner:
                 name, capability = self.driver.facts(ordinal)
                 facts = self.driver.hardware(ordinal)
                 chooser, why, near, calibrated = None, "", tables_of(name, facts), False
+                digest = deciding_digest(name, facts)
                 if capability != (9, 0):
                     why = f"our kernels are for sm_90, {name} is sm_{capability[0]}{capability[1]}"
                 else:
@@ -124,7 +126,9 @@ class Planner:
                                 "corrected by its calibration" if calibrated else "sassafras tune --calibrate"
                             )
                             self.note(f"{name} was not tuned: the tables of {near} serve it ({how})")
-                self._gpus[ordinal] = PlannedGpu(name, chooser, why, near if chooser else None, calibrated)
+                self._gpus[ordinal] = PlannedGpu(
+                    name, chooser, why, near if chooser else None, calibrated, digest
+                )
             return self._gpus[ordinal]
 
     def choose(self, problem: Problem) -> Choice:

@@ -25,14 +25,6 @@ from .selector import Legal, Selector
 _WIDE, _SHORT = 2560, 2048
 #: a fold's speed over that of the same tile without a split: as measured, and as a model of the time says it
 _SPEED = {FoldedSplitKConfig: 0.97, FoldedPersistentConfig: 0.98}
-#: families and types that `choose` leaves out, since their bits have not been seen on a GPU yet
-UNTRIED = frozenset(
-    {
-        *((FoldedPersistentConfig.FAMILY, dtype) for dtype in ("fp16", "bf16")),
-        ("fallback", "bf16"),
-        ("unaligned", "bf16"),
-    }
-)
 
 
 def ranges_of(n: int, k: int) -> int:
@@ -110,11 +102,7 @@ def choose(
         chooser: the GPU's; None: estimates decide.
         batch: products of this shape.
     """
-
-    def seen(config: Config) -> bool:
-        return (config.FAMILY, dtype) not in UNTRIED and legal(config)
-
-    found = members(shape, layout, dtype, seen, epilogue=epilogue)
+    found = members(shape, layout, dtype, legal, epilogue=epilogue)
     if not found:
         return None
     row = chooser.table.get(shape, layout) if chooser and batch.count == 1 else None
