@@ -151,6 +151,13 @@ def test_an_evaluator_that_cannot_be_made_has_not_judged(asked: Callable[..., Sa
     assert asked("fine", make=_no_judge).text == worker.FAILED + "ImportError: nothing there"
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+def test_ours_without_a_gpu_has_not_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = evaluators.sassafras()(cases.ours()[0])
+    assert said.text.startswith(worker.FAILED) and not said.accepted
+
+
 def test_a_folder_without_the_checkouts_is_one_line(tmp_path: Path) -> None:
     call = [sys.executable, "evaluators.py", "--folder", str(tmp_path), "--collect"]
     done = subprocess.run(call, cwd=BENCHMARKS, capture_output=True, text=True, timeout=60, check=False)
