@@ -62,14 +62,14 @@ def sassafras() -> Callable[[Case], Said]:
     judges: dict[str, Judge] = {}
 
     def judge(case: Case) -> Said:
-        if case.problem not in judges:
-            while judges:  # their processes hold contexts on the GPU
-                judges.popitem()[1].close()
-            path = Path("problem.py").resolve()
-            path.write_text(case.problem, encoding="utf-8")
-            judges[case.problem] = Judge(path, device="cuda", rounds=ROUNDS, call_s=60.0, store=False)
-        made = judges[case.problem]
         try:
+            if case.problem not in judges:
+                while judges:  # their processes hold contexts on the GPU
+                    judges.popitem()[1].close()
+                path = Path("problem.py").resolve()
+                path.write_text(case.problem, encoding="utf-8")
+                judges[case.problem] = Judge(path, device="cuda", rounds=ROUNDS, call_s=60.0, store=False)
+            made = judges[case.problem]
             found = made(made.problem.solution(case.candidate, case.name))
         except SassafrasError as error:  # never for the candidate's fault
             return Said(False, None, f"{FAILED}{error}"[:300])

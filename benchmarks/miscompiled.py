@@ -2,6 +2,7 @@
 
     SASSAFRAS_PTXAS=a/ptxas:b/ptxas python benchmarks/miscompiled.py                 # the audit's rows
     SASSAFRAS_PTXAS=a/ptxas:b/ptxas python benchmarks/miscompiled.py --differential  # one GPU
+    python benchmarks/miscompiled.py --cubins FOLDER    # assembled here, for --differential elsewhere
 
 The audit reads each reproducer as every release assembles it (`benchmarks/audit.py` writes these rows, too).
 Where releases compute different things, there is no hazard to find: a reproducer with a workload (``.toml``)
@@ -82,8 +83,21 @@ def audits() -> list[Row]:
     return rows
 
 
-def differences() -> Iterator[Row]:
-    """What each release computes, beside the newest; needs a GPU.
+def cubins(folder: Path | None) -> dict[str, dict[str, bytes]]:
+    """Cubins of each reproducer that is run, by release, oldest first; from `folder`, or assembled here."""
+    names = [name for name, (how, _) in RIGHT.items() if how == DIFFERENTIAL]
+    if folder is None:
+        found = releases()
+        return {name: {release: assembled(name, found[release]) for release in found} for name in names}
+    kept: dict[str, dict[str, bytes]] = {}
+    for name in names:
+        paths = {path.stem.removeprefix(f"{name}-"): path for path in folder.glob(f"{name}-*.cubin")}
+        kept[name] = {release: paths[release].read_bytes() for release in sorted(paths, key=_number)}
+    return kept
+
+
+def differences(found: dict[str, dict[str, bytes]]) -> Iterator[Row]:
+    """What each release's cubin computes, beside the newest's; needs a GPU.
 
     Raises:
         SystemExit: one release alone is here, or the newest is too old to be right.
@@ -92,20 +106,20 @@ def differences() -> Iterator[Row]:
     from sassafras.evaluate.gpu import CudaDevice
     from sassafras.targets import load
 
-    *older, (newest, last) = releases().items()
-    for name in (name for name, (how, _) in RIGHT.items() if how == DIFFERENTIAL):
-        if not older or _number(newest) < RIGHT[name][1]:
+    for name, by_release in found.items():
+        newest = max(by_release, key=_number, default="0")
+        if len(by_release) < 2 or _number(newest) < RIGHT[name][1]:
             raise SystemExit(
-                f"error: {name} needs an older ptxas and one of {RIGHT[name][1]}: SASSAFRAS_PTXAS"
+                f"error: {name} needs an older ptxas and one of {RIGHT[name][1]}: SASSAFRAS_PTXAS or --cubins"
             )
         with tempfile.TemporaryDirectory() as folder, CudaDevice() as gpu:
             shutil.copy(REPRODUCERS / f"{name}.toml", folder)
-            Path(folder, "newest.cubin").write_bytes(assembled(name, last))
+            Path(folder, "newest.cubin").write_bytes(by_release[newest])
             workload = load(f"{folder}/{name}.toml")
             baseline = workload.build(workload.cases[0], gpu.arch)
             gpu.open(workload, workload.cases[0], baseline)
-            for release, ptxas in ((newest, last), *older):
-                outcome = gpu.run(Candidate(baseline.with_cubin(assembled(name, ptxas)), {"origin": release}))
+            for release, cubin in by_release.items():
+                outcome = gpu.run(Candidate(baseline.with_cubin(cubin), {"origin": release}))
                 finding = None if outcome.verdict.ok else f"{outcome.verdict}: {outcome.detail}, by {newest}"
                 yield {**_row(name, DIFFERENTIAL, release, finding), "gpu": gpu.name}
 
@@ -128,12 +142,21 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--differential", action="store_true", help="run on a GPU, compare releases")
+    parser.add_argument(
+        "--cubins", type=Path, help="folder of cubins: written, or run instead of new ones by --differential"
+    )
     parser.add_argument("--out", type=Path, help="folder of audit.json")
     options = parser.parse_args()
+    if options.cubins and not options.differential:
+        options.cubins.mkdir(parents=True, exist_ok=True)
+        for name, by_release in cubins(None).items():
+            for release, cubin in by_release.items():
+                (options.cubins / f"{name}-{release}.cubin").write_bytes(cubin)
+        return 0
     if options.differential and not gpu_count():
         print("no GPU here")
         return 2
-    rows = list(differences()) if options.differential else audits()
+    rows = list(differences(cubins(options.cubins))) if options.differential else audits()
     for row in rows:
         print("ok  " if row["ok"] else "FAIL", row["reproducer"], row["release"], row["finding"])
     by = rows[0]["by"]

@@ -37,8 +37,14 @@ def _absent(*names: str) -> None:
     for name in names:
         if importlib.util.find_spec(name) is None:
             module = types.ModuleType(name)
-            module.__getattr__ = lambda _: lambda *a, **k: None  # type: ignore[method-assign]
+            module.__getattr__ = _nothing  # type: ignore[method-assign]
             sys.modules[name] = module
+
+
+def _nothing(name: str) -> Callable[..., None]:
+    if name.startswith("__"):  # torch and inspect ask every module for its ``__file__``
+        raise AttributeError(name)
+    return lambda *a, **k: None
 
 
 def _made(case: Case) -> tuple[dict[str, Any], Any]:

@@ -91,5 +91,6 @@ def _serve(make: Make, pipe: Connection, environment: Mapping[str, str], folder:
             said = Said(False, None, why) if judge is None else judge(case)
         except BaseException as error:
             traceback.print_exc()
-            said = Said(False, None, f"it raised {type(error).__name__}: {error}"[:300])
+            lacks = FAILED if isinstance(error, ImportError) else ""  # a package, not the candidate's fault
+            said = Said(False, None, f"{lacks}it raised {type(error).__name__}: {error}"[:300])
         pipe.send(said)

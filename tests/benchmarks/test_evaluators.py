@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 import evaluators  # noqa: E402
 from harnesses import Case, Said, cases, worker  # noqa: E402
-from harnesses.theirs import definition  # noqa: E402
+from harnesses.theirs import _absent, definition  # noqa: E402
 
 from sassafras.formats import flashinfer, kernelbench  # noqa: E402
 
@@ -101,6 +101,8 @@ def _judge() -> Callable[[Case], Said]:
     def judge(case: Case) -> Said:
         if case.name == "raises":
             raise ValueError("no")
+        if case.name == "lacks":
+            raise ModuleNotFoundError("no")
         if case.name == "ends":
             os._exit(3)
         if case.name == "hangs":
@@ -131,13 +133,29 @@ def asked(tmp_path: Path) -> Iterator[Callable[..., Said]]:
 def test_a_candidate_ends_its_process_at_most(asked: Callable[..., Said]) -> None:
     assert asked("fine") == asked("fine") == Said(True, 2.0, "hereTrue")
     assert asked("raises").text == "it raised ValueError: no"
+    assert asked("lacks").text.startswith(worker.FAILED)
     assert asked("ends").text == "its process ended with 3"
     assert asked("hangs", seconds=0.5).text == "no answer within 0.5 s"
     assert asked("fine").accepted
 
 
+def test_inspect_passes_over_what_stands_for_an_absent_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "not_installed", None)
+    del sys.modules["not_installed"]
+    _absent("not_installed")
+    assert __import__("not_installed").load_dotenv() is None
+    assert not hasattr(sys.modules["not_installed"], "__file__")
+
+
 def test_an_evaluator_that_cannot_be_made_has_not_judged(asked: Callable[..., Said]) -> None:
     assert asked("fine", make=_no_judge).text == worker.FAILED + "ImportError: nothing there"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+def test_ours_without_a_gpu_has_not_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = evaluators.sassafras()(cases.ours()[0])
+    assert said.text.startswith(worker.FAILED) and not said.accepted
 
 
 def test_a_folder_without_the_checkouts_is_one_line(tmp_path: Path) -> None:
