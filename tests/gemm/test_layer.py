@@ -48,11 +48,17 @@ CASES = (
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_normalised_rows(shared: Path, tmp_path: Path, dtype: str) -> None:
+@pytest.mark.parametrize("few", [False, True], ids=["a tile a CTA", "tiles follow one another"])
+def test_normalised_rows(
+    shared: Path, tmp_path: Path, dtype: str, few: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if few:
+        monkeypatch.setattr(stream, "MULTIPROCESSORS", 1)
+        monkeypatch.setattr(stream.cost, "residents", lambda threads, shared: 3)
     emulator = build(shared)
     for instance in (one for one in NORMED if one.dtype == dtype):
         for turn, case in enumerate(CASES):
-            for text in ("1x16x8", "7x48x520", "3x112x712"):
+            for text in ("5x80x72", "3x112x712") if few else ("1x16x8", "7x48x520", "3x112x712"):
                 wrong = emulator.run(StreamConfig(instance), Shape.parse(text), case, tmp_path)
                 assert wrong == "", f"{instance.name} for {text}, case {turn}"
 

@@ -61,9 +61,10 @@ class StreamInstance(KernelInstance):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory a CTA: each stage's rows and its barrier, sums of squares and factors."""
+        """Dynamic shared memory a CTA: each stage's rows and its barrier, sums, sums of squares and factors."""
         rings = self.warps * self.stages * ((ROWS + COLUMNS) * (2 * self.k_chunk + 64) + 8)
-        return rings + 4 * (self.warps + 1) * COLUMNS * self.norm
+        sums = 4 * self.warps * COLUMNS * (ROWS + 1)
+        return rings + sums + 4 * (self.warps + 1) * COLUMNS * self.norm
 
     @property
     def parameters(self) -> Parameters:
@@ -129,7 +130,8 @@ class StreamConfig(Configuration):
     def _launch(self, shape: Shape) -> Launch:
         scalars = {"m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k, "ldb": shape.k, "ldc": shape.n}
         scalars |= {"early": 0, "eps": 0}
-        grid = (ceil_div(shape.n, ROWS), 1, 1)
+        there = MULTIPROCESSORS * cost.residents(self.threads, self.shared_bytes)
+        grid = (min(there, ceil_div(shape.n, ROWS)), 1, 1)
         return Launch(grid, self.threads, self.shared_bytes, (1, 1, 1), scalars)
 
     def estimate_us(self, shape: Shape) -> float:

@@ -1,9 +1,9 @@
 // GEMM for at most 8 rows of A, bound by reading B once: C = A * B^T, FP16 or BF16 in and out, FP32 accumulation.
 //
-// A CTA has 16 rows of B (columns of C) and all of k. Its warps take chunks of k in turn. Each warp has a ring of its own: the
-// lanes copy a row of the chunk each (bulk copies, the rows of A behind those of B), wait at the stage's barrier, multiply, and
-// copy the next chunk into the stage that is free. No warp waits for another before the sums meet at the end, in the order of the
-// warps, so results are reproducible bit for bit. Several small CTAs a multiprocessor keep the memory busy while one starts or ends.
+// A tile is 16 rows of B (columns of C) and all of k; a CTA has every gridDim.x-th one. Its warps take chunks of k in turn. Each warp
+// has a ring of its own: the lanes copy a row of the chunk each (bulk copies, the rows of A behind those of B), wait at the stage's
+// barrier, multiply, and copy the next chunk, of this tile or the next, into the stage that is free: the memory is busy while sums
+// meet. They meet at the end of a tile, in the order of the warps, so results are reproducible bit for bit.
 //
 // B is the first operand of mma.m16n8k16, so that its 16 rows fill the instruction; A's rows are the 8 columns. Rows that A does not
 // have are not copied: their columns hold anything and are not stored. Within 32 k a lane owns 8 that follow each other, of B and
@@ -12,7 +12,7 @@
 // NORM: A is RMS-normalised first. The kernel multiplies A's elements by `norm`'s, rounded to the type, and their sums by
 // 1 / sqrt(mean of the line's squares + eps). The squares are summed beside the products, as a product of A with itself whose
 // diagonal they are, so that no launch and no CTA waits for them. In FP16, where a product with `norm` overflowed or a line is so small
-// that its products lose bits, a CTA does its work once more with that line times a power of two.
+// that its products lose bits, a CTA does its first tile once more with that line times a power of two, and the others so at once.
 //
 // `early`: what does not depend on the launch before, B and `norm`, is copied before its end. What wrote them has ended.
 //
@@ -26,7 +26,7 @@
 //   EPILOGUE  see epilogue.cuh; one matrix
 //   NORM      with EPILOGUE
 //
-// Launch: grid (CTAs of 16 rows of B), 32 * WARPS threads, SHARED_BYTES of dynamic shared memory. Requires m <= 8 (with NORM m < 8),
+// Launch: grid (CTAs, at most the tiles), 32 * WARPS threads, SHARED_BYTES of dynamic shared memory. Requires m <= 8 (with NORM m < 8),
 // bases aligned to 16 bytes, k, lda and ldb that are multiples of 8. Any n and ldc.
 #pragma once
 #include "ptx_stream.cuh"
@@ -55,10 +55,10 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
     static constexpr int ROWS = 16, COLUMNS = 8, THREADS = 32 * WARPS;
     static_assert(KC % 64 == 0, "two rows that lanes read at once lie in different banks");
     static constexpr int PITCH = 2 * KC + 64, STAGE = (ROWS + COLUMNS) * PITCH;
-    static constexpr int BARRIERS_AT = WARPS * STAGES * STAGE, SQUARES_AT = BARRIERS_AT + 8 * WARPS * STAGES;
-    static constexpr int SHARED_BYTES = SQUARES_AT + NORM * 4 * (WARPS + 1) * COLUMNS;
     static constexpr int SUMS = ROWS + 1; // floats from a column's sums to the next one's
-    static_assert(4 * WARPS * COLUMNS * SUMS <= BARRIERS_AT, "sums lie where the stages were");
+    static constexpr int BARRIERS_AT = WARPS * STAGES * STAGE, SUMS_AT = BARRIERS_AT + 8 * WARPS * STAGES;
+    static constexpr int SQUARES_AT = SUMS_AT + 4 * WARPS * COLUMNS * SUMS;
+    static constexpr int SHARED_BYTES = SQUARES_AT + NORM * 4 * (WARPS + 1) * COLUMNS;
 
     // Where one of a CTA's 16 rows begins, with EPILOGUE; `row`: the first of B.
     static __device__ __forceinline__ const u16 *row_of(const Problem &p, int row, int lane) {
@@ -112,8 +112,6 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
         }
         powers = pack_f16(power, power);
         if (warp == 0 && (lane & 3) == 0) squares_of(WARPS)[line] = power;
-        async_fence(); // copies come where sums were
-        sync_cta();
         return true;
     }
 
@@ -131,11 +129,13 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
                 widened<BF16>(load_global_u16(more, inside && (pair ? e.bias != nullptr : e.beta != 0)))};
     }
 
+    static __device__ __forceinline__ float *sums_of(int warp) { return shared_floats() + SUMS_AT / 4 + warp * COLUMNS * SUMS; }
+
     // Of the warps' sums of an element.
     static __device__ __forceinline__ float total(int column, int r) {
         float sum = 0;
 #pragma unroll
-        for (int w = 0; w < WARPS; ++w) sum += shared_floats()[(w * COLUMNS + column) * SUMS + r];
+        for (int w = 0; w < WARPS; ++w) sum += sums_of(w)[column * SUMS + r];
         return sum;
     }
 
@@ -163,23 +163,47 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
         }
     }
 
+    // A warp's place in its work: chunk after chunk of a tile, tile after tile.
+    struct Place {
+        int row, chunk; // of B, the tile's first
+        __device__ __forceinline__ bool inside(const Problem &p) const { return row < p.n; }
+        __device__ __forceinline__ void advance(int chunks, int warp) {
+            if ((chunk += WARPS) < chunks) return;
+            chunk = warp;
+            row += ROWS * gridDim.x;
+        }
+    };
+
     // Copies a chunk's rows into a stage, by all lanes: what does not depend on the launch before (FIXED), A's, or both.
     template <bool FIXED = true, bool OF_A = true>
-    static __device__ __forceinline__ void load(const Problem &p, int row, int rows, int chunk, u32 stage, u32 barrier, int lane) {
-        const int bytes = 2 * least(KC, p.k - chunk * KC);
+    static __device__ __forceinline__ void load(const Problem &p, const Place &at, u32 stage, u32 barrier, int lane) {
+        const int first = at.chunk * KC, bytes = 2 * least(KC, p.k - first), rows = least(ROWS, p.n - at.row);
         if constexpr (FIXED) {
             if (lane == 0) barrier_expect(barrier, bytes * (rows + p.m + NORM));
             sync_warp();
         }
         if (FIXED && lane < rows) {
             if constexpr (EPILOGUE)
-                copy_row_once(stage + lane * PITCH, row_of(p, row, lane) + chunk * KC, bytes, barrier);
+                copy_row_once(stage + lane * PITCH, row_of(p, at.row, lane) + first, bytes, barrier);
             else
-                copy_row_once(stage + lane * PITCH, p.b + (long long)(row + lane) * p.ldb + chunk * KC, bytes, barrier);
+                copy_row_once(stage + lane * PITCH, p.b + (long long)(at.row + lane) * p.ldb + first, bytes, barrier);
         } else if (OF_A && lane >= ROWS && lane < ROWS + p.m)
-            copy_row(stage + lane * PITCH, p.a + (long long)(lane - ROWS) * p.lda + chunk * KC, bytes, barrier);
+            copy_row(stage + lane * PITCH, p.a + (long long)(lane - ROWS) * p.lda + first, bytes, barrier);
         if constexpr (FIXED && NORM)
-            if (lane == ROWS + p.m) copy_fixed_row(stage + lane * PITCH, p.norm + chunk * KC, bytes, barrier);
+            if (lane == ROWS + p.m) copy_fixed_row(stage + lane * PITCH, p.norm + first, bytes, barrier);
+    }
+
+    // The same for a whole ring; the place behind it.
+    template <bool FIXED = true, bool OF_A = true>
+    static __device__ __forceinline__ Place fill(const Problem &p, Place at, int chunks, u32 ring, u32 barriers, int stage, int lane, int warp) {
+        for (int i = 0; i < STAGES; ++i) {
+            if (at.chunk < chunks && at.inside(p)) {
+                load<FIXED, OF_A>(p, at, ring + stage * STAGE, barriers + 8 * stage, lane);
+                at.advance(chunks, warp);
+            }
+            if (++stage == STAGES) stage = 0;
+        }
+        return at;
     }
 
     static __device__ __forceinline__ void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
@@ -188,108 +212,123 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
 
     static __device__ __forceinline__ void run_batched(const Problem &p) { run(p); } // with EPILOGUE
 
+    struct Sums {
+        float acc[4], squares[4];
+    };
+
+    // Adds a stage's products, of 32 k from `k` on. PART: the chunk's last k elements may be missing.
+    template <bool PART>
+    static __device__ __forceinline__ void add(const Problem &p, Sums &sums, u32 from, int k, int left, int owned, int group, u32 powers) {
+        u32 upper[4], lower[4], right[4];
+        load_shared(upper, from + 2 * k);
+        load_shared(lower, from + 2 * k + 8 * PITCH);
+        load_shared(right, from + 2 * k + ROWS * PITCH);
+        const bool past = PART && k + owned >= left; // a chunk's end may hold anything
+        if (past) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) upper[i] = lower[i] = right[i] = 0;
+        }
+        if constexpr (NORM) {
+            u32 norm[4];
+            load_shared(norm, from + 2 * k + (ROWS + p.m - group) * PITCH);
+#pragma unroll
+            for (int half = 0; half < 4; half += 2)
+                multiply(sums.squares, right[half], 0, right[half + 1], 0, right[half], right[half + 1]);
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                right[i] = products_of_two<BF16>(BF16 ? right[i] : products_of_two<false>(right[i], powers), norm[i]);
+            if (past) { // as norm's
+#pragma unroll
+                for (int i = 0; i < 4; ++i) right[i] = 0;
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 4; half += 2)
+            multiply(sums.acc, upper[half], lower[half], upper[half + 1], lower[half + 1], right[half], right[half + 1]);
+    }
+
     static __device__ __forceinline__ void run(const Problem &p) {
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane >> 2, owned = 8 * (lane & 3);
         const u32 base = shared_address(shared_floats());
         const u32 ring = base + warp * STAGES * STAGE, barriers = base + BARRIERS_AT + 8 * warp * STAGES;
-        const int row = blockIdx.x * ROWS, rows = least(ROWS, p.n - row), chunks = (p.k + KC - 1) / KC;
+        const int chunks = (p.k + KC - 1) / KC;
+        const Place first = {(int)blockIdx.x * ROWS, warp};
         if (lane == 0) {
             for (int stage = 0; stage < STAGES; ++stage) barrier_init(barriers + 8 * stage, 1);
             barrier_init_fence();
         }
         sync_warp();
         if (!p.early) wait_for_predecessors();
-        for (int stage = 0; stage < STAGES; ++stage)
-            if (warp + stage * WARPS < chunks)
-                load<true, false>(p, row, rows, warp + stage * WARPS, ring + stage * STAGE, barriers + 8 * stage, lane);
+        fill<true, false>(p, first, chunks, ring, barriers, 0, lane, warp);
         if (p.early) wait_for_predecessors();
         start_successors();
-        for (int stage = 0; stage < STAGES; ++stage)
-            if (warp + stage * WARPS < chunks)
-                load<false, true>(p, row, rows, warp + stage * WARPS, ring + stage * STAGE, barriers + 8 * stage, lane);
+        Place next = fill<false, true>(p, first, chunks, ring, barriers, 0, lane, warp);
 
         constexpr int EACH = (ROWS * COLUMNS + THREADS - 1) / THREADS;
-        [[maybe_unused]] Extra extras[EACH];
-        if constexpr (EPILOGUE) { // while B is on its way
-#pragma unroll
-            for (int i = 0; i < EACH; ++i) extras[i] = extra(p, row, threadIdx.x + i * THREADS);
-        }
-
         int stage = 0;
         u32 phase = 0;
+        const auto step = [&] {
+            if (++stage < STAGES) return;
+            stage = 0;
+            phase ^= 1;
+        };
         [[maybe_unused]] u32 powers = 0x3C003C00; // of two, which A's lines are multiplied by: ones
-        bool again = false;
-        for (;; again = true) {
-            float acc[4] = {};
-            [[maybe_unused]] float squares[4] = {};
-            for (int chunk = warp; chunk < chunks; chunk += WARPS) {
-                barrier_wait<1>(barriers + 8 * stage, phase);
-                const u32 from = ring + stage * STAGE + group * PITCH + 2 * owned;
-                const int left = p.k - chunk * KC;
+        [[maybe_unused]] bool again = false;
+        for (int row = first.row; row < p.n; row += ROWS * gridDim.x) {
+            [[maybe_unused]] Extra extras[EACH];
+            if constexpr (EPILOGUE) { // while B is on its way
 #pragma unroll
-                for (int k = 0; k < KC; k += 32) {
-                    if (k >= left) break;
-                    u32 upper[4], lower[4], right[4];
-                    load_shared(upper, from + 2 * k);
-                    load_shared(lower, from + 2 * k + 8 * PITCH);
-                    load_shared(right, from + 2 * k + ROWS * PITCH);
-                    if (k + owned >= left) { // a chunk's end may hold anything
+                for (int i = 0; i < EACH; ++i) extras[i] = extra(p, row, threadIdx.x + i * THREADS);
+            }
+            for (;;) {
+                Sums sums = {};
+                for (int chunk = warp; chunk < chunks; chunk += WARPS) {
+                    barrier_wait<1>(barriers + 8 * stage, phase);
+                    const u32 from = ring + stage * STAGE + group * PITCH + 2 * owned;
+                    const int left = p.k - chunk * KC;
+                    if (left >= KC) {
 #pragma unroll
-                        for (int i = 0; i < 4; ++i) upper[i] = lower[i] = right[i] = 0;
+                        for (int k = 0; k < KC; k += 32) add<false>(p, sums, from, k, left, owned, group, powers);
+                    } else {
+#pragma unroll 1
+                        for (int k = 0; k < left; k += 32) add<true>(p, sums, from, k, left, owned, group, powers);
                     }
-                    if constexpr (NORM) {
-                        u32 norm[4];
-                        load_shared(norm, from + 2 * k + (ROWS + p.m - group) * PITCH);
+                    sync_warp(); // all lanes have read the stage
+                    if (next.inside(p)) {
+                        load(p, next, ring + stage * STAGE, barriers + 8 * stage, lane);
+                        next.advance(chunks, warp);
+                    }
+                    step();
+                }
+                sync_cta(); // all have read the sums of the tile before
 #pragma unroll
-                        for (int half = 0; half < 4; half += 2)
-                            multiply(squares, right[half], 0, right[half + 1], 0, right[half], right[half + 1]);
-#pragma unroll
-                        for (int i = 0; i < 4; ++i)
-                            right[i] = products_of_two<BF16>(BF16 ? right[i] : products_of_two<false>(right[i], powers), norm[i]);
-                        if (k + owned >= left) { // as norm's
-#pragma unroll
-                            for (int i = 0; i < 4; ++i) right[i] = 0;
+                for (int i = 0; i < 4; ++i) sums_of(warp)[(2 * (lane & 3) + (i & 1)) * SUMS + group + 8 * (i >> 1)] = sums.acc[i];
+                if constexpr (NORM)
+                    if (row == first.row) keep(sums.squares, sums.acc, lane, warp); // which are A's alone
+                sync_cta();
+                if constexpr (NORM && !BF16) {
+                    if (row == first.row && !again && once_more(p, lane, warp, powers)) {
+                        again = true;
+                        Place at = {first.row + ROWS * (int)gridDim.x, warp}; // what was copied for the next tile goes
+                        for (; warp < chunks && (at.row != next.row || at.chunk != next.chunk); at.advance(chunks, warp)) {
+                            barrier_wait<1>(barriers + 8 * stage, phase);
+                            step();
                         }
+                        next = fill(p, first, chunks, ring, barriers, stage, lane, warp);
+                        continue;
                     }
-#pragma unroll
-                    for (int half = 0; half < 4; half += 2)
-                        multiply(acc, upper[half], lower[half], upper[half + 1], lower[half + 1], right[half], right[half + 1]);
                 }
-                sync_warp(); // all lanes have read the stage
-                const int next = chunk + STAGES * WARPS;
-                if (next < chunks) load(p, row, rows, next, ring + stage * STAGE, barriers + 8 * stage, lane);
-                if (++stage == STAGES) {
-                    stage = 0;
-                    phase ^= 1;
-                }
+                break;
             }
-            sync_cta();
-            float *const sums = shared_floats() + warp * COLUMNS * SUMS;
+            if constexpr (EPILOGUE) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) sums[(2 * (lane & 3) + (i & 1)) * SUMS + group + 8 * (i >> 1)] = acc[i];
-            if constexpr (NORM) keep(squares, acc, lane, warp);
-            sync_cta();
-            if constexpr (NORM && !BF16) {
-                if (!again && once_more(p, lane, warp, powers)) {
-                    for (int i = 0, at = stage; i < STAGES; ++i, at = at + 1 == STAGES ? 0 : at + 1)
-                        if (warp + i * WARPS < chunks)
-                            load(p, row, rows, warp + i * WARPS, ring + at * STAGE, barriers + 8 * at, lane);
-                    continue;
+                for (int i = 0; i < EACH; ++i) finish(p, row, threadIdx.x + i * THREADS, extras[i], again);
+            } else {
+                for (int at = threadIdx.x; at < ROWS * p.m; at += THREADS) {
+                    const int column = at / ROWS, r = at % ROWS;
+                    if (row + r < p.n)
+                        store_global_u16(p.c + (long long)column * p.ldc + row + r, rounded<BF16>(total(column, r)));
                 }
-            }
-            break;
-        }
-        if constexpr (EPILOGUE) {
-#pragma unroll
-            for (int i = 0; i < EACH; ++i) finish(p, row, threadIdx.x + i * THREADS, extras[i], again);
-        } else {
-            for (int at = threadIdx.x; at < ROWS * p.m; at += THREADS) {
-                const int column = at / ROWS, r = at % ROWS;
-                float sum = 0;
-#pragma unroll
-                for (int w = 0; w < WARPS; ++w) sum += shared_floats()[(w * COLUMNS + column) * SUMS + r];
-                if (r < rows)
-                    store_global_u16(p.c + (long long)column * p.ldc + row + r, rounded<BF16>(sum));
             }
         }
     }
