@@ -1,6 +1,7 @@
 """Judges unmodified kernels of other projects: writes third-party.json. Needs no GPU.
 
     python benchmarks/third_party.py FOLDER [--jobs 2] [--out FOLDER]
+    python benchmarks/third_party.py --draw 12 [--seed 0] [--without REASONS.json]     # kernels to search
 
 FOLDER holds cubins and ``index.json``: ``{"cubins": [...], "not_compiled": [...]}``. An entry names its
 repository, commit, kernel, configuration, arch and compiler; of a cubin also ``path`` below FOLDER, ``entry``
@@ -19,6 +20,11 @@ The rule of choosing:
    CUDA C++: the instances that the authors' build, test or tuning policy names.
 4. A configuration that does not compile for sm_90 is listed as not compiled and is not counted.
 5. Nothing is dropped because it is refused.
+
+``--draw`` prints kernels, not configurations, in a seeded order, at most two a repository. Drawn from are
+those with an accepted configuration that Triton compiles, since a capture records no other launch. What
+cannot be launched or captured is named with its reason in REASONS.json, ``{"KERNEL": "reason"}``: it takes no
+place, and is printed with those that a full repository leaves out.
 """
 
 from __future__ import annotations
@@ -30,13 +36,14 @@ import json
 import platform
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from multiprocessing import TimeoutError, get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common import validator_digest, write
+import numpy as np
+from common import ROOT, read_result, validator_digest, write
 
 from sassafras.core.files import write_whole
 
@@ -45,6 +52,8 @@ Row = dict[str, Any]
 
 #: configurations of one kernel, at most
 MOST = 10
+#: kernels of one repository in a draw, at most
+OF_ONE = 2
 
 #: what a row of the result carries
 PUBLIC = (
@@ -80,6 +89,43 @@ def choose(configurations: Sequence[T], most: int = MOST) -> list[T]:
         return list(configurations)
     last = len(configurations) - 1
     return [configurations[(2 * i * last + most - 1) // (2 * (most - 1))] for i in range(most)]
+
+
+def draw(
+    rows: Sequence[Row], count: int, seed: int, without: Mapping[str, str]
+) -> tuple[list[Row], list[Row]]:
+    """The first `count` kernels of a seeded order, and those passed over ahead of the last, with the reason.
+
+    Args:
+        without: by name, why a kernel cannot be used.
+
+    Raises:
+        ValueError: `without` names no kernel of these, or fewer than `count` are left.
+    """
+    found = sorted(
+        {
+            (row["repository"], row["commit"], row["kernel"])
+            for row in rows
+            if row["accepted"] and row["compiler"].startswith("triton")
+        }
+    )
+    if unknown := set(without) - {kernel for *_, kernel in found}:
+        raise ValueError(f"no kernel to draw is called {', '.join(sorted(unknown))}")
+    taken: list[Row] = []
+    passed: list[Row] = []
+    for index in np.random.default_rng(seed).permutation(len(found)):
+        if len(taken) == count:
+            break
+        row: Row = dict(zip(("repository", "commit", "kernel"), found[index], strict=True))
+        full = sum(each["repository"] == row["repository"] for each in taken) == OF_ONE
+        reason = f"{OF_ONE} of its repository are drawn" if full else without.get(row["kernel"])
+        if reason:
+            passed.append({**row, "reason": reason})
+        else:
+            taken.append(row)
+    if len(taken) < count:
+        raise ValueError(f"{len(taken)} kernels can be drawn, not {count}")
+    return taken, passed
 
 
 def judge(folder: str, entry: Row) -> Row:
@@ -185,15 +231,29 @@ def judge_all(folder: Path, entries: Sequence[Row], jobs: int, seconds: float | 
 
 
 def main() -> None:
-    """Judge every cubin of a folder."""
+    """Judge every cubin of a folder, or draw kernels."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--jobs", type=int, default=2, help="Worker processes.")
     parser.add_argument("--seconds", type=float, help="Give up when no answer came for so long.")
     parser.add_argument("--out", help="Folder of the result file.")
+    parser.add_argument("--draw", type=int, metavar="N", help="Print N kernels of third-party.json.")
+    parser.add_argument("--seed", type=int, default=0, help="Of the draw.")
+    parser.add_argument("--without", type=Path, help="Reasons by kernel that cannot be used.")
     options = parser.parse_args()
+    if (options.folder is None) == (options.draw is None):
+        parser.error("name a folder or --draw")
+    if options.draw is not None:
+        result = read_result(ROOT / "benchmarks" / "results" / "third-party.json", of="third-party")
+        try:
+            without = dict(json.loads(options.without.read_text())) if options.without else {}
+            taken, passed = draw(result["rows"], options.draw, options.seed, without)
+        except (OSError, TypeError, ValueError) as error:
+            parser.error(str(error))
+        print(json.dumps({"seed": options.seed, "drawn": taken, "passed_over": passed}, indent=1))
+        return
     try:
         index = json.loads((options.folder / "index.json").read_text())
         index["cubins"], index["not_compiled"]

@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import beyond  # noqa: E402
 
 from sassafras.frontend.ptx import axes  # noqa: E402
+from tests.capture.conftest import DEMO, capture  # noqa: E402
 
 
 def row(kernel: str, stage: str, speedup: float, **more: Any) -> dict[str, Any]:
@@ -160,3 +161,31 @@ def test_a_rehearsal_is_cut_resumed_and_writes_no_result(
     assert [r["kernel"] for r in rows] == ["softmax", "topk_gating"]
     assert all([part["stage"] for part in r["stages"]] == list(beyond.PARTS) for r in rows)
     assert not list(tmp_path.rglob("compiler-space.json"))
+
+
+def test_a_captured_kernel_is_searched_alone_and_one_that_is_not_there_is_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = capture(
+        tmp_path / "demo", "-m", "tests.capture.drive", str(DEMO), "--device", "cpu", "--steps", "2",
+        "--rows", "64",
+        cache=tmp_path / "cache",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    targets = [f"{tmp_path}/demo/captured.json:rmsnorm_kernel", f"{tmp_path}/gone/captured.json:lost"]
+    words = ["beyond.py", "--compiler", "--device", "model", "--evaluations", "4", "--only", "-", "--targets"]
+    monkeypatch.setattr(sys, "argv", [*words, *targets, "--out", str(tmp_path)])
+    monkeypatch.setattr(
+        beyond, "per_gpu", lambda work, items, *_, **__: [(i, work(*item)) for i, item in enumerate(items)]
+    )
+    beyond.main()
+    found, lost = beyond.read_rows(tmp_path / "compiler-space-modelled.rows.jsonl")
+    assert (found["kernel"], lost["kernel"]) == (
+        "demo/captured.json:rmsnorm_kernel",
+        "gone/captured.json:lost",
+    )
+    assert found["suite"] is False and found["evaluations"] == 4 and "error" not in found
+    assert "cannot read the capture" in lost["error"]
+    summary = json.loads("{" + capsys.readouterr().out.partition("\n{")[2])
+    assert summary["third_party"]["kernels"] == 1 and "suite" not in summary
+    assert summary["failed_rows"] == ["gone/captured.json:lost"]

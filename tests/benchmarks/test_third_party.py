@@ -44,6 +44,57 @@ def test_a_short_list_is_taken_whole_and_a_long_one_evenly() -> None:
         third_party.choose(range(9), 1)
 
 
+def row_of(
+    repository: str, kernel: str, accepted: bool = True, compiler: str = "triton 3.6.0"
+) -> dict[str, Any]:
+    """A row of the result, as far as a draw reads it."""
+    return {
+        "repository": repository, "commit": repository, "kernel": kernel, "accepted": accepted,
+        "compiler": compiler,
+    }  # fmt: skip
+
+
+def test_a_draw_is_seeded_takes_two_of_a_repository_and_reports_who_is_passed_over() -> None:
+    rows = [row_of(f"o/{r}", f"{r}{k}") for r in "abcdef" for k in range(9)] * 2
+    rows += [row_of("o/g", "refused", accepted=False), row_of("o/h", "cuda", compiler="nvcc 13.0.88")]
+    taken, passed = third_party.draw(rows, 8, 0, {})
+    assert (taken, passed) == third_party.draw(rows[::-1], 8, 0, {})
+    assert taken != third_party.draw(rows, 8, 1, {})[0]
+    gone = taken[1]["kernel"]
+    fewer, why = third_party.draw(rows, 8, 0, {gone: "needs a compiler"})
+    assert fewer[0] == taken[0] and gone not in {each["kernel"] for each in fewer}
+    assert [each["kernel"] for each in why if each["reason"] == "needs a compiler"] == [gone]
+    whole, rest = third_party.draw(rows, 12, 0, {})
+    repositories = [each["repository"] for each in whole]
+    assert {repositories.count(name) for name in repositories} == {2} and len(set(repositories)) == 6
+    assert all(each["reason"] == "2 of its repository are drawn" for each in rest)
+    assert {each["kernel"] for each in whole + rest} <= {row["kernel"] for row in rows[:-2]}
+    with pytest.raises(ValueError, match="12 kernels can be drawn, not 13"):
+        third_party.draw(rows, 13, 0, {})
+    with pytest.raises(ValueError, match="called cuda, typo"):
+        third_party.draw(rows, 8, 0, {"typo": "", "cuda": ""})
+
+
+def test_the_command_draws_from_the_published_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reasons = tmp_path / "reasons.json"
+    reasons.write_text('{"no_such_kernel": "why"}')
+    words = ["third_party.py", "--draw", "12", "--seed", "0"]
+    monkeypatch.setattr(sys, "argv", words)
+    third_party.main()
+    found = json.loads(capsys.readouterr().out)
+    assert found["seed"] == 0 and len({each["kernel"] for each in found["drawn"]}) == 12
+    for wrong, said in (
+        (["folder"], "name a folder or --draw"),
+        (["--without", str(reasons)], "no_such_kernel"),
+    ):
+        monkeypatch.setattr(sys, "argv", words + wrong)
+        with pytest.raises(SystemExit, match="2"):
+            third_party.main()
+        assert said in capsys.readouterr().err
+
+
 def test_a_cubin_is_judged_and_another_one_under_its_name_is_not(
     tmp_path: Path, entry: dict[str, Any]
 ) -> None:
