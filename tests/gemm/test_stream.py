@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,7 @@ def test_what_it_cannot_run() -> None:
 
 
 def test_it_is_chosen_for_few_rows_of_a_large_matrix() -> None:
-    chooser = Selector(TunedTable.load(shipped_path("NVIDIA H200")))
+    chooser = Selector(TunedTable.load(shipped_path("NVIDIA H100 80GB HBM3")))
 
     def chosen(text: str, layout: str = "tn") -> str:
         def legal(config: object) -> bool:
@@ -134,11 +135,11 @@ def test_it_is_chosen_for_few_rows_of_a_large_matrix() -> None:
         found = chooser.choose(shape, layout, legal)
         return found.config.name if found.config else found.member
 
-    for text in ("1x28672x4096", "8x37888x3584"):
+    for text in ("1x28672x4096", "2x37888x3584"):
         assert chosen(text) == "stream_tn_w8s1k256/c1+o"
-    assert chosen("4x6144x4096") == "stream_tn_w4s2k128/c1+o"
+    assert chosen("2x6144x4096") == "stream_tn_w4s2k128/c1+o"
     assert chosen("1x4096x14336") == chosen("1x4096x4096") == "stream_tn_w4s2k256/c1+o"
-    for text in ("9x28672x4096", "1x2048x2048"):
+    for text in ("3x28672x4096", "8x28672x4096", "1x2048x2048"):
         assert not chosen(text).startswith("stream")
     assert not chosen("1x28672x4096", "nn").startswith("stream")
     assert stream.best(Shape(1, 4096, 4096)) and not stream.best(Shape(1, 2048, 2048))
@@ -146,18 +147,27 @@ def test_it_is_chosen_for_few_rows_of_a_large_matrix() -> None:
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_with_an_epilogue_it_is_chosen_where_the_plain_product_is(dtype: str) -> None:
-    chooser = Selector(TunedTable.load(shipped_path("NVIDIA H200")))
+    of_h100, of_h200 = (
+        Selector(TunedTable.load(shipped_path(gpu))) for gpu in ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
+    )
     kind = "_bf16" * (dtype == "bf16")
 
-    def chosen(text: str, extra: Extra, layout: str = "tn", lines: Lines | None = None) -> str:
+    def chosen(
+        text: str, extra: Extra, layout: str = "tn", lines: Lines | None = None, chooser: Selector = of_h100
+    ) -> str:
         shape = Shape.parse(text)
         found, _ = epilogue_selector.choose(chooser, shape, layout, dtype, lines=lines, extra=extra)
         return found.name if found else "torch"
 
     for extra in (Extra(True), Extra(activation="silu"), Extra(beta=True), Extra(True, "gelu", True)):
-        assert chosen("8x28672x4096", extra) == f"stream_tn{kind}_w8s1k256e/c1+o"
-        assert chosen("4x6144x4096", extra) == f"stream_tn{kind}_w4s2k128e/c1+o"
+        assert chosen("2x28672x4096", extra) == f"stream_tn{kind}_w8s1k256e/c1+o"
+        assert chosen("2x6144x4096", extra) == f"stream_tn{kind}_w4s2k128e/c1+o"
         assert chosen("1x4099x14336", extra) == f"stream_tn{kind}_w4s2k256e/c1+o"
+        for text, by in (("8x28672x4096", of_h100), ("1x6144x4096", of_h200)):
+            assert chosen(text, extra, chooser=by).startswith(f"split_k_early_tn_swapped{kind}_64x16_")
+        compiled = replace(extra, constant=True)
+        for by in (of_h100, of_h200):
+            assert chosen("8x28672x4096", compiled, chooser=by).startswith("stream")
         for text in ("9x28672x4096", "1x2048x2048"):
             assert not chosen(text, extra).startswith("stream")
         assert not chosen("1x28672x4096", extra, "nn").startswith("stream")

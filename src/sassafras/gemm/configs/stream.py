@@ -61,7 +61,7 @@ class StreamInstance(KernelInstance):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory a CTA: each stage's rows and its barrier, sums, sums of squares and factors."""
+        """Dynamic shared memory a CTA: each stage's rows and its barrier, sums, squares and factors."""
         rings = self.warps * self.stages * ((ROWS + COLUMNS) * (2 * self.k_chunk + 64) + 8)
         sums = 4 * self.warps * COLUMNS * (ROWS + 1)
         return rings + sums + 4 * (self.warps + 1) * COLUMNS * self.norm

@@ -81,21 +81,26 @@ def choose(
     if not found:
         return None, "no kernel with an epilogue can run it"
     named = {config.stem: config for config in found}
+    plain, compiled = chooser.streamed
+    streams = shape.m <= (compiled if extra.norm or extra.constant or pair else plain)
     if extra.norm:
-        for fast in stream.best(shape, 0):
+        for fast in stream.best(shape, 0) if streams else ():
             instance = replace(fast.instance, dtype=dtype, epilogue=True, norm=True)
             if (normed := replace(fast, instance=instance)).stem in named:
                 return normed, "few normalised rows: the time is that of reading B"
         return None, "torch normalises rows apart"
-    if extra.constant and batch.count == 1 and layout == "tn":  # in a compiled model, by `inductor_graph`
-        for fast in stream.best(shape, stream.LEAST_CONSTANT):
+    alone = batch.count == 1 and layout == "tn"
+    if alone and extra.constant:  # in a compiled model, by `inductor_graph`
+        for fast in stream.best(shape, stream.LEAST_CONSTANT) if streams else ():
             instance = replace(fast.instance, dtype=dtype, epilogue=True)
             if (early := replace(fast, instance=instance)).stem in named:
                 return early, "few rows: the time is that of reading B, which starts early"
-        for few in split_k_early.best(shape, dtype) if aligned else ():
+    streamed = alone and bool(stream.best(shape))
+    if aligned and alone and (extra.constant or (streamed and not (streams or pair))):
+        for few in split_k_early.best(shape, dtype):
             if epilogue.why_illegal(few, shape, batch, lines, pair) is None:
-                return few, "few rows: reading B starts before the launch ahead has ended"
-    if batch.count == 1 and layout == "tn" and stream.best(shape):
+                return few, "few rows: the time is that of reading B, which may start early"
+    if streamed and (streams or not pair):
         config, why = _as_plain(chooser, shape, layout, dtype, named)
         if isinstance(config, StreamConfig):
             return config, why

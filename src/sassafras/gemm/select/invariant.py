@@ -79,7 +79,7 @@ _FEW = frozenset((*few_rows.INSTANCES, *few_rows.OTHER_INSTANCES))
 
 
 def _few(shape: Shape) -> bool:
-    rows, elements = few_rows.FEWEST <= shape.m <= few_rows.MOST, shape.n * shape.k
+    rows, elements = stream.COLUMNS < shape.m <= few_rows.MOST, shape.n * shape.k
     return rows and elements >= stream.LEAST_ELEMENTS and ranges_of(shape.n, shape.k) == 1
 
 

@@ -34,9 +34,13 @@ OURS_BETTER = ((1e11, 1.02), (math.inf, 1.05))
 #: the same in layouts of the backward pass, whose selections were noisier (cuBLASLt's times with workspace)
 OURS_BETTER_BACKWARD = ((1e11, 1.03), (math.inf, 1.05))
 TORCH_BETTER = 1.05
-#: torch over what is chosen for few rows, on an H100 for layers of models, B from memory: the stream kernel
+#: torch over what is chosen for few rows, for layers of models, B from memory: on an H100 the stream kernel
 #: 1.04 to 1.20 at 1 and 4 rows, `few_rows` 1.05 on average of 69 products of 16 to 64
 STREAMED = 1.04
+#: rows of A up to which the stream kernel comes before `few_rows`; and in compiled models, where it saves
+#: launches around it. An H100: 1.02 times as fast at 1 row, 0.99 at 4, 0.96 at 8. An H200: 0.94, 0.91, 0.87
+_STREAMED_ROWS = {"NVIDIA H200": (0, 8)}
+_OTHERS_ROWS = 2, 8
 #: configurations for few rows among `Selector.favourites`
 _STREAMS = 3
 
@@ -116,6 +120,7 @@ class Selector:
         self.table = table
         self._models = {layout: one for one in (model, backward) if one is not None for layout in one.layouts}
         self.settings = settings or SelectorSettings()
+        self.streamed = _STREAMED_ROWS.get(str(table.header.get("gpu")), _OTHERS_ROWS)
         self.lt_version, known = lt_version, table.header.get("cublaslt")
         self._lt_usable = lt_version is not None and known == lt_version
         self._near: dict[str, tuple[np.ndarray, list[TableRow]]] = {}
@@ -194,7 +199,7 @@ class Selector:
 
     def _chosen(self, shape: Shape, layout: str, legal: Legal, translate: Translate) -> Choice:
         settings = self.settings
-        for config in _few(shape, layout):
+        for config in self._few(shape, layout):
             if (served := translate(config)) is not None and legal(served):
                 return Choice("ours", served, None, STREAMED, "few rows: the time is that of reading B")
         if layout not in self._near:
@@ -227,7 +232,7 @@ class Selector:
         """What may run a shape, the most promising first: for a selection by measurement."""
         row, model = self.table.get(shape, layout), self._models.get(layout)
         known = [*(config for config, _ in row.ours)] if row else []
-        known += _few(shape, layout)[:_STREAMS]
+        known += self._few(shape, layout)[:_STREAMS]
         yield from (served for c in known if (served := translate(c)) is not None and legal(served))
         if model is None or layout not in self._winners:
             return
@@ -235,6 +240,14 @@ class Selector:
         distances = np.linalg.norm(points - np.log2([shape.m, shape.n, shape.k]), axis=1)
         won = self._won(np.argsort(distances, kind="stable"), layout)
         yield from (config for _, config in self._ranked(model, won, shape, legal, translate))
+
+    def _few(self, shape: Shape, layout: str) -> list[Config]:
+        """For few rows, bound by reading B: the best of one kernel, of the other, and further ones."""
+        if layout != "tn":
+            return []
+        streams, tiles = stream.best(shape), few_rows.best(shape)
+        first, second = (streams, tiles) if shape.m <= self.streamed[0] else (tiles, streams)
+        return [*first[:1], *second[:1], *first[1:], *second[1:]]
 
     def _won(self, order: np.ndarray, layout: str) -> Iterator[Config]:
         """Winners of the nearest shapes."""
@@ -297,11 +310,6 @@ class Selector:
         mean = float(np.average(logs, weights=weights))
         spread = math.sqrt(float(np.average((np.array(logs) - mean) ** 2, weights=weights)))
         return math.exp(mean - self.settings.caution * spread)
-
-
-def _few(shape: Shape, layout: str) -> list[Config]:
-    """For few rows that are bound by reading B, the best first."""
-    return [*stream.best(shape), *few_rows.best(shape)] if layout == "tn" else []
 
 
 def _fits(config: Config, shape: Shape) -> bool:
