@@ -53,8 +53,8 @@ def test_normalised_rows(
     shared: Path, tmp_path: Path, dtype: str, few: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if few:
-        monkeypatch.setattr(stream, "MULTIPROCESSORS", 1)
-        monkeypatch.setattr(stream.cost, "residents", lambda threads, shared: 3)
+        monkeypatch.setattr(stream, "MULTIPROCESSORS", 3)
+        monkeypatch.setattr(stream.cost, "residents", lambda threads, shared: 1)
     emulator = build(shared)
     for instance in (one for one in NORMED if one.dtype == dtype):
         for turn, case in enumerate(CASES):

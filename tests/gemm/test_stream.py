@@ -54,8 +54,8 @@ def test_tiles_follow_one_another(
     emulator: Emulator, tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rings go on from tile to tile, also where a warp has one chunk of a tile, or none."""
-    monkeypatch.setattr(stream, "MULTIPROCESSORS", 1)
-    monkeypatch.setattr(stream.cost, "residents", lambda threads, shared: 3)
+    monkeypatch.setattr(stream, "MULTIPROCESSORS", 3)
+    monkeypatch.setattr(stream.cost, "residents", lambda threads, shared: 1)
     instances = [i for i in INSTANCES if i.dtype == dtype and not i.epilogue]
     assert instances
     for turn, instance in enumerate(instances):
@@ -166,8 +166,15 @@ def test_with_an_epilogue_it_is_chosen_where_the_plain_product_is(dtype: str) ->
         for text, by in (("8x28672x4096", of_h100), ("1x6144x4096", of_h200)):
             assert chosen(text, extra, chooser=by).startswith(f"split_k_early_tn_swapped{kind}_64x16_")
         compiled = replace(extra, constant=True)
-        for by in (of_h100, of_h200):
-            assert chosen("8x28672x4096", compiled, chooser=by).startswith("stream")
+        assert chosen("8x28672x4096", compiled) == f"stream_tn{kind}_w8s1k256e/c1+o"
+        for text, name in (
+            ("4x28672x4096", f"stream_tn{kind}_w8s2k256e/c1+o"),
+            ("1x37888x3584", f"stream_tn{kind}_w7s2k256e/c1+o"),  # 14 chunks of k for 7 warps
+            ("1x4096x1792", f"stream_tn{kind}_w7s2k256e/c1+o"),
+            ("1x4096x1536", f"stream_tn{kind}_w4s2k256e/c1+o"),
+            ("8x28672x4096", f"split_k_early_tn_swapped{kind}_64x16_s10q2e/c1+o"),
+        ):
+            assert chosen(text, compiled, chooser=of_h200) == name
         for text in ("9x28672x4096", "1x2048x2048"):
             assert not chosen(text, extra).startswith("stream")
         assert not chosen("1x28672x4096", extra, "nn").startswith("stream")

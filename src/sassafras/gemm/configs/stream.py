@@ -130,8 +130,9 @@ class StreamConfig(Configuration):
     def _launch(self, shape: Shape) -> Launch:
         scalars = {"m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k, "ldb": shape.k, "ldc": shape.n}
         scalars |= {"early": 0, "eps": 0}
-        there = MULTIPROCESSORS * cost.residents(self.threads, self.shared_bytes)
-        grid = (min(there, ceil_div(shape.n, ROWS)), 1, 1)
+        # where several fit on a multiprocessor a tile each: the next launch's CTAs start as they end
+        alone, tiles = cost.residents(self.threads, self.shared_bytes) == 1, ceil_div(shape.n, ROWS)
+        grid = (min(MULTIPROCESSORS, tiles) if alone else tiles, 1, 1)
         return Launch(grid, self.threads, self.shared_bytes, (1, 1, 1), scalars)
 
     def estimate_us(self, shape: Shape) -> float:
@@ -154,12 +155,14 @@ _BYTES, _MANY, _RING, _ROUND, _WARP, _SMALL = 4.35e6, 3, 0.35, 1.3, 0.1, 1.2
 _RINGS = ((4, 2, 256), (8, 1, 256), (4, 2, 128), (8, 2, 128))
 INSTANCES: tuple[StreamInstance, ...] = tuple(StreamInstance(*ring) for ring in _RINGS)
 OTHER_INSTANCES: tuple[StreamInstance, ...] = tuple(StreamInstance(*ring, dtype="bf16") for ring in _RINGS)
+#: of a multiprocessor's whole memory: for GPUs whose memory is faster than an H100's
+_WIDE = ((8, 2, 256), (7, 2, 256))
 #: those with an epilogue (`epilogue`): what wins for some layer that has one
 EPILOGUE_INSTANCES: tuple[StreamInstance, ...] = tuple(
     StreamInstance(*ring, dtype=dtype, epilogue=True, norm=norm)
     for norm in (False, True)
     for dtype in ("fp16", "bf16")
-    for ring in _RINGS[:3]
+    for ring in (*_RINGS[:3], *_WIDE)
 )
 
 
@@ -168,13 +171,25 @@ def configurations(instances: Iterable[StreamInstance] = INSTANCES) -> Iterator[
     yield from map(StreamConfig, instances)
 
 
-def best(shape: Shape, least: int = LEAST_ELEMENTS) -> list[StreamConfig]:
+def _even(k: int, instance: StreamInstance) -> float:
+    """Share of a tile's time that its warps are busy, on average."""
+    chunks = ceil_div(k, instance.k_chunk)
+    return chunks / (instance.warps * ceil_div(chunks, instance.warps))
+
+
+def best(shape: Shape, least: int = LEAST_ELEMENTS, wide: bool = False) -> list[StreamConfig]:
     """Those that can run a shape that is bound by B, by their estimates; none for a B of fewer elements.
 
-    They overlap the launch before: a chain of layers is ours, one behind the other.
+    They overlap the launch before: a chain of layers is ours, one behind the other. `wide`: first that ring
+    of a whole multiprocessor, which is there with an epilogue alone, whose warps have the most even parts.
     """
     if shape.n * shape.k < least:
         return []
-    every = (StreamConfig(instance, mode=Mode(pdl=True)) for instance in INSTANCES)
+    if wide:
+        every = [StreamConfig(StreamInstance(*ring), mode=Mode(pdl=True)) for ring in _WIDE]
+        able = [c for c in every if not (c.why_illegal(shape) or c.dominated(shape))]
+        rings = sorted(able, key=lambda c: -_even(shape.k, c.instance))
+        return [*rings, *best(shape, least)]
+    every = [StreamConfig(instance, mode=Mode(pdl=True)) for instance in INSTANCES]
     able = [c for c in every if not (c.why_illegal(shape) or c.dominated(shape))]
     return sorted(able, key=lambda config: config.estimate_us(shape))

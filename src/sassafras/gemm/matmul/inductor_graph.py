@@ -51,6 +51,7 @@ def rewrite(graph: Any) -> int:
     for node in list(graph.nodes):  # first: pairs are products behind norms, too
         if (call := pair(node)) is None:
             continue
+        call = call._replace(constant=_constant(call))
         if _serves(call):
             _put(graph, node, call)
         else:
@@ -77,7 +78,7 @@ def _gate(graph: Any, node: Any, call: LayerCall) -> None:
     """Let a kernel of ours multiply the halves of a product, or two products, that ours serve."""
     operands = halves(node)
     values = [known(t) for t in operands]
-    plain = call._replace(other=None, activation="none", constant=_constant(call))
+    plain = call._replace(other=None, activation="none")
     if any(v is None for v in values) or not _serves(plain):
         return
     if rows_op.serves(MOST_ROWS, True, *values):

@@ -37,10 +37,26 @@ TORCH_BETTER = 1.05
 #: torch over what is chosen for few rows, for layers of models, B from memory: on an H100 the stream kernel
 #: 1.04 to 1.20 at 1 and 4 rows, `few_rows` 1.05 on average of 69 products of 16 to 64
 STREAMED = 1.04
-#: rows of A up to which the stream kernel comes before `few_rows`; and in compiled models, where it saves
-#: launches around it. An H100: 1.02 times as fast at 1 row, 0.99 at 4, 0.96 at 8. An H200: 0.94, 0.91, 0.87
-_STREAMED_ROWS = {"NVIDIA H200": (0, 8)}
-_OTHERS_ROWS = 2, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """Where the stream kernel comes before split-K tiles of few rows.
+
+    Attributes:
+        plain: rows of A, at most.
+        compiled: the same in compiled models, where it saves launches around it.
+        wide: rings of a whole multiprocessor there.
+    """
+
+    plain: int
+    compiled: int
+    wide: bool
+
+
+#: plain, of split-K tiles' speed at 1, 4 and 8 rows: 1.02, 0.99, 0.96 on an H100; 0.94, 0.91, 0.87 on an H200
+_STREAMED = {"NVIDIA H200": Streamed(plain=0, compiled=4, wide=True)}
+_ELSEWHERE = Streamed(plain=2, compiled=8, wide=False)
 #: configurations for few rows among `Selector.favourites`
 _STREAMS = 3
 
@@ -120,7 +136,7 @@ class Selector:
         self.table = table
         self._models = {layout: one for one in (model, backward) if one is not None for layout in one.layouts}
         self.settings = settings or SelectorSettings()
-        self.streamed = _STREAMED_ROWS.get(str(table.header.get("gpu")), _OTHERS_ROWS)
+        self.streamed = _STREAMED.get(str(table.header.get("gpu")), _ELSEWHERE)
         self.lt_version, known = lt_version, table.header.get("cublaslt")
         self._lt_usable = lt_version is not None and known == lt_version
         self._near: dict[str, tuple[np.ndarray, list[TableRow]]] = {}
@@ -246,7 +262,7 @@ class Selector:
         if layout != "tn":
             return []
         streams, tiles = stream.best(shape), few_rows.best(shape)
-        first, second = (streams, tiles) if shape.m <= self.streamed[0] else (tiles, streams)
+        first, second = (streams, tiles) if shape.m <= self.streamed.plain else (tiles, streams)
         return [*first[:1], *second[:1], *first[1:], *second[1:]]
 
     def _won(self, order: np.ndarray, layout: str) -> Iterator[Config]:
