@@ -210,7 +210,7 @@ def emulated(shared: Path, source: str, files: dict[str, str], **tables: str) ->
 
     What stands in for ptx_hopper.cuh is compiled once a run: more than half of the time of most programs.
     """
-    command = ["g++", "-std=c++20", "-O1"]
+    command = ["g++", "-std=c++17", "-fconcepts", "-O1"]
     names = {"ptx_hopper.cuh": "hopper_emulator.hpp", "lane_emulator.hpp": "lane_emulator.hpp"}
     header = {name: (HERE / file).read_text() for name, file in names.items()}
     folder = compiled(shared, header, [*command, "-w", "-x", "c++-header", "ptx_hopper.cuh"])

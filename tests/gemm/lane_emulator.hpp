@@ -165,7 +165,7 @@ inline void launch(Dim grid, unsigned threads, size_t shared_bytes, std::functio
         }
 }
 
-inline const std::vector<float> halves = [] { // the value of every FP16
+inline std::vector<float> every_half() { // no lambda, which is constexpr: compilers would try for half a second
     std::vector<float> values(65536);
     for (int h = 0; h < 65536; ++h) {
         const int sign = h >> 15, exponent = (h >> 10) & 31, mantissa = h & 1023;
@@ -175,7 +175,8 @@ inline const std::vector<float> halves = [] { // the value of every FP16
         values[h] = (float)(sign ? -value : value);
     }
     return values;
-}();
+}
+inline const std::vector<float> halves = every_half(); // the value of every FP16
 inline float half_to_float(uint16_t h) { return halves[h]; }
 
 inline uint16_t float_to_half(float f) { // to nearest even

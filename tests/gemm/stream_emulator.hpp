@@ -63,7 +63,11 @@ inline u32 lanes_where(bool holds) {
     emulator::wait(warp.barrier);
     return found;
 }
-inline u32 as_word(float value) { return std::bit_cast<u32>(value); }
+inline u32 as_word(float value) {
+    u32 word;
+    std::memcpy(&word, &value, 4);
+    return word;
+}
 template <bool BF16> inline u32 products_of_two(u32 x, u32 y) { // exact in FP32
     float found[2];
     for (int i = 0; i < 2; ++i) {

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.core import DisassemblyError, ToolMissing
-from sassafras.gemm.build.cubins import cubin
 from sassafras.gemm.configs import registry
 from sassafras.gemm.configs.fallback import FallbackInstance
 from sassafras.gemm.configs.persistent import PersistentInstance
 from sassafras.gemm.configs.small import SmallInstance
 from sassafras.gemm.configs.stream import StreamInstance
-from sassafras.sass import Program
 from sassafras.sass.program import parameters
-from sassafras.validate import Validator
+
+from .together import accepted, together
 
 #: one of each kind (the others compile alike)
 SAMPLE = (
@@ -28,15 +26,9 @@ SAMPLE = (
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_sass(name: str, tmp_path: Path) -> None:
+def test_sass(name: str, shared: Path) -> None:
     instance = registry.parse_instance(name)
-    try:
-        data = cubin(instance, tmp_path)
-        program = Program.parse(data)
-    except (ToolMissing, DisassemblyError) as missing:
-        if isinstance(missing, DisassemblyError) and "nvdisasm" not in str(missing):
-            raise
-        pytest.skip(f"no compiler, or no disassembler for its output: {missing}")
+    program = together(shared, map(registry.parse_instance, SAMPLE))
     function = program.function(name)
     opcodes = [i.opcode for i in function.instructions]
     products = {op for op in opcodes if "MMA" in op}
@@ -72,8 +64,7 @@ def test_sass(name: str, tmp_path: Path) -> None:
         loader = " ".join(i.text for i in function.instructions[begin:end])
         assert max(int(number) for number in re.findall(r"\bR(\d+)\b", loader)) < 40
     if len(opcodes) < 4500:  # the others take it many seconds
-        report = Validator(data, name).check(data)
-        assert report.ok, f"the validator refuses what ptxas made: {report}"
+        accepted(program, name)
     sizes = [p.size for p in parameters(program.cubin, name)]
     bytes_of = {"tensormap": 128, "i32": 4, "f32": 4}
     assert sizes == [bytes_of.get(kind, 8) for _, kind in instance.parameters]

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.core import DisassemblyError, ToolMissing
-from sassafras.gemm.build.cubins import cubin
 from sassafras.gemm.configs.registry import parse_instance
 from sassafras.gemm.configs.split_k import SplitKInstance
-from sassafras.sass import Program
 from sassafras.sass.instruction import Instruction
 from sassafras.sass.program import parameters
-from sassafras.validate import Validator
+
+from .together import accepted, together
 
 NAMES = (
     "cs_nn_128x256_s4q1l3", "cs_tn_swapped_bf16_64x32_s16q1", "cs_nn_64x64_s6q1", "cs_tn_64x32_s4q2",
@@ -30,15 +28,9 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sass(name: str, tmp_path: Path) -> None:
+def test_sass(name: str, shared: Path) -> None:
     instance = parse_instance(name)
-    try:
-        data = cubin(instance, tmp_path)
-        program = Program.parse(data)
-    except (ToolMissing, DisassemblyError) as missing:
-        if isinstance(missing, DisassemblyError) and "nvdisasm" not in str(missing):
-            raise
-        pytest.skip(f"no compiler, or no disassembler for its output: {missing}")
+    program = together(shared, map(parse_instance, NAMES))
     function = program.function(name)
     opcodes = [i.opcode for i in function.instructions]
     split = isinstance(instance, SplitKInstance)
@@ -71,8 +63,7 @@ def test_sass(name: str, tmp_path: Path) -> None:
     assert highest < (instance.registers if not split else 65536 // instance.threads)
     if "USETMAXREG.DEALLOC.CTAPOOL" in opcodes:
         loader_keeps_within_its_registers(function.instructions, opcodes)
-    report = Validator(data, name).check(data)
-    assert report.ok, f"the validator refuses what ptxas made: {report}"
+    accepted(program, name)
     sizes = [p.size for p in parameters(program.cubin, name)]
     bytes_of = {"tensormap": 128, "i32": 4}
     assert sizes == [bytes_of.get(parameter, 8) for _, parameter in instance.parameters]

@@ -86,11 +86,12 @@ def test_the_cuts_follow_from_n_and_k_alone() -> None:
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_no_number_of_rows_leaves_the_class(dtype: str) -> None:
+    """Of each layer every other number of rows in FP16, the others in BF16."""
     table = load_table("NVIDIA H200")
     assert table is not None
     chooser, kinds = chooser_of("NVIDIA H200", table, None), set()
-    for n, k in LAYERS:
-        for m in COUNTS:
+    for turn, (n, k) in enumerate(LAYERS):
+        for m in COUNTS[(turn + (dtype == "bf16")) % 2 :: 2]:
             shape = Shape(m, n, k)
             for layout, epilogue in (("tn", False), ("nn", m > 64), ("tn", True))[: 3 if m % 8 else 2]:
                 config = invariant.choose(

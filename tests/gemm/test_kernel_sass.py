@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.core import CompileError, DisassemblyError, ToolMissing
+from sassafras.core import CompileError, ToolMissing
 from sassafras.gemm.build.cubins import build, cached_path, cubin, source
 from sassafras.gemm.configs import fallback, registry, small
 from sassafras.gemm.configs.persistent import PersistentInstance
@@ -15,8 +15,9 @@ from sassafras.gemm.configs.registry import Instance
 from sassafras.gemm.configs.small import SmallInstance
 from sassafras.gemm.configs.split_k import SplitKInstance
 from sassafras.gemm.configs.stream import StreamInstance
-from sassafras.sass import Program
 from sassafras.sass.program import parameters
+
+from .together import together
 
 INSTANCES: tuple[Instance, ...] = (*small.INSTANCES, *fallback.INSTANCES)
 
@@ -36,14 +37,9 @@ SAMPLE = [i for n, i in enumerate(INSTANCES) if n % 2 == 0 or i.name.endswith(("
 
 
 @pytest.mark.parametrize("instance", SAMPLE, ids=lambda i: i.name)
-def test_sass(instance: Instance, cache: Path) -> None:
+def test_sass(instance: Instance, shared: Path) -> None:
     name = instance.name
-    try:
-        program = Program.parse(cubin(instance, cache))
-    except (ToolMissing, DisassemblyError) as missing:
-        if isinstance(missing, DisassemblyError) and "nvdisasm" not in str(missing):
-            raise
-        pytest.skip(f"no disassembler for this compiler's output: {missing}")
+    program = together(shared, SAMPLE)
     function = program.function(name)
     opcodes = [i.opcode for i in function.instructions]
     products = {op for op in opcodes if "MMA" in op}

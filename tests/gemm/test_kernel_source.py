@@ -48,7 +48,7 @@ def program(shared: Path) -> Path:
     table = " ".join(f"X({number}, {_type(INSTANCES[name])})" for number, name in enumerate(NAMES))
     command = [
         "g++",
-        "-std=c++20",
+        "-std=c++17",
         "-O1",
         "-DCOMMA=,",
         f"-DINSTANCES={table}",

@@ -15,8 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import sassafras  # noqa: E402
-from sassafras.core import ToolMissing  # noqa: E402
-from sassafras.gemm.build.cubins import KERNELS, cubin  # noqa: E402
+from sassafras.gemm.build.cubins import KERNELS  # noqa: E402
 from sassafras.gemm.configs import rows, split_k_early  # noqa: E402
 from sassafras.gemm.configs.epilogue import bits  # noqa: E402
 from sassafras.gemm.configs.rows import GatedInstance, RmsNormInstance  # noqa: E402
@@ -24,14 +23,13 @@ from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.matmul.problem import CONSTANT, Problem, read_rows  # noqa: E402
 from sassafras.gemm.select.selector import Choice  # noqa: E402
-from sassafras.sass import Program  # noqa: E402
 from sassafras.sass.program import parameters  # noqa: E402
-from sassafras.validate import Validator  # noqa: E402
 
 from . import stand_in  # noqa: E402
 from .hopper_launch import HERE, emulated, rounded, spoiling, values  # noqa: E402
 from .test_layer import Block, Spelled, graphs  # noqa: E402
 from .test_matmul_fused import Install, cache, close, engine, half, install, launches, library  # noqa: E402
+from .together import accepted, together  # noqa: E402
 
 __all__ = ["cache", "engine", "graphs", "install", "library"]  # fixtures
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -159,13 +157,9 @@ def test_a_spoilt_norm_is_found(
 
 
 @pytest.mark.parametrize("instance", rows.INSTANCES, ids=lambda i: i.name)
-def test_sass(instance: Any, tmp_path: Path) -> None:
+def test_sass(instance: Any, shared: Path) -> None:
     """The launch behind starts first; nothing but a constant weight is read before the wait."""
-    try:
-        data = cubin(instance, tmp_path)
-        program = Program.parse(data)
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+    program = together(shared, rows.INSTANCES)
     opcodes = [i.opcode for i in program.function(instance.name).instructions]
     assert opcodes.index("PREEXIT") < opcodes.index("ACQBULK")
     loads = [number for number, op in enumerate(opcodes) if op.startswith("LDG")]
@@ -174,8 +168,7 @@ def test_sass(instance: Any, tmp_path: Path) -> None:
     assert len(early) == each and len(loads) == (3 * each or 2), "128 bits each"
     assert all(".128" in opcodes[number] for number in loads)
     assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
-    report = Validator(data, instance.name).check(data)
-    assert report.ok, f"the validator refuses what ptxas made: {report}"
+    accepted(program, instance.name)
     sizes = [p.size for p in parameters(program.cubin, instance.name)]
     assert sizes == [8 if of.startswith("*") else 4 for _, of in instance.parameters]
 

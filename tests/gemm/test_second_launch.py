@@ -6,14 +6,14 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sassafras.core import DisassemblyError, ToolMissing
-from sassafras.gemm.build.cubins import KERNELS, cubin
+from sassafras.gemm.build.cubins import KERNELS
 from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.split_k import SplitKInstance
 from sassafras.gemm.configs.split_k_two_pass import (
@@ -26,9 +26,9 @@ from sassafras.gemm.configs.split_k_two_pass import (
 from sassafras.gemm.problem.shape import Shape
 from sassafras.sass import Program
 from sassafras.sass.program import parameters
-from sassafras.validate import Validator
 
 from .hopper_launch import EAGER, HERE, LATE, RANDOM, emulated, operands, values
+from .together import accepted, together
 
 ROOT = Path(__file__).parents[2]
 _L = PartialsInstance
@@ -151,25 +151,21 @@ def test_faults_of_the_second_kernel_are_noticed(fault: int, emulator: Path, tmp
     assert re.search(FAULTS[fault - 1][2], run(emulator, pair, shape, tmp_path, fault=fault))
 
 
-def program(instance: Any, folder: Path) -> tuple[Program, list[str]]:
-    try:
-        data = cubin(instance, folder)
-        found = Program.parse(data)
-    except (ToolMissing, DisassemblyError) as missing:
-        if isinstance(missing, DisassemblyError) and "nvdisasm" not in str(missing):
-            raise
-        pytest.skip(f"no compiler, or no disassembler for its output: {missing}")
+COMPILED = INSTANCES[::2], [ReductionInstance(terms) for terms in (2, 8, 16)]
+
+
+def program(instance: Any, shared: Path) -> tuple[Program, list[str]]:
+    found = together(shared, chain(*COMPILED))
     bytes_of = {"tensormap": 128, "i32": 4}
     sizes = [p.size for p in parameters(found.cubin, instance.name)]
     assert sizes == [bytes_of.get(kind, 8) for _, kind in instance.parameters]
-    report = Validator(data, instance.name).check(data)
-    assert report.ok, f"the validator refuses what ptxas made: {report}"
+    accepted(found, instance.name)
     return found, [i.opcode for i in found.function(instance.name).instructions]
 
 
-@pytest.mark.parametrize("instance", INSTANCES[::2], ids=lambda i: i.name)
-def test_sass_of_the_first(instance: PartialsInstance, tmp_path: Path) -> None:
-    _, opcodes = program(instance, tmp_path)
+@pytest.mark.parametrize("instance", COMPILED[0], ids=lambda i: i.name)
+def test_sass_of_the_first(instance: PartialsInstance, shared: Path) -> None:
+    _, opcodes = program(instance, shared)
     products = [op for op in opcodes if "MMA" in op]
     assert products == [f"HGMMA.64x{instance.tile_n}x16.F32"] * 4
     assert len([op for op in opcodes if op.startswith("WARPGROUP.DEPBAR")]) <= 3
@@ -182,9 +178,9 @@ def test_sass_of_the_first(instance: PartialsInstance, tmp_path: Path) -> None:
     assert "PREEXIT" in opcodes[opcodes.index("ACQBULK") : loads[0]]
 
 
-@pytest.mark.parametrize("instance", [ReductionInstance(terms) for terms in (2, 8, 16)], ids=lambda i: i.name)
-def test_sass_of_the_second(instance: ReductionInstance, tmp_path: Path) -> None:
-    found, opcodes = program(instance, tmp_path)
+@pytest.mark.parametrize("instance", COMPILED[1], ids=lambda i: i.name)
+def test_sass_of_the_second(instance: ReductionInstance, shared: Path) -> None:
+    found, opcodes = program(instance, shared)
     assert not [op for op in opcodes if op.startswith(("LDL", "STL", "ATOM"))]
     order = "".join({"LDG": "L", "FAD": "+", "STG": "S"}.get(op[:3], "") for op in opcodes)
     # all parts' loads before the first addition

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.core import ToolMissing
-from sassafras.gemm.build.cubins import cubin
 from sassafras.gemm.configs import epilogue, names, registry, split_k_early
 from sassafras.gemm.configs.split_k_early import EarlyInstance, EarlySplitKConfig
 from sassafras.gemm.matmul.plan import plan
@@ -19,12 +17,11 @@ from sassafras.gemm.select import epilogue_selector
 from sassafras.gemm.select.epilogue_selector import Extra
 from sassafras.gemm.select.selector import Selector
 from sassafras.gemm.select.table import TunedTable, shipped_path
-from sassafras.sass import Program
-from sassafras.validate import Validator
 
 from .epilogue_launch import EARLY as INSTANCES
 from .epilogue_launch import Case, build
 from .hopper_launch import EAGER, LATE, RANDOM, spoiling
+from .together import accepted, together
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 CASES = (
@@ -79,19 +76,17 @@ def test_a_spoilt_kernel_is_found(
     assert wrong and said in wrong
 
 
-@pytest.mark.parametrize("instance", split_k_early.EPILOGUE_INSTANCES[:4], ids=lambda i: i.name)
-def test_sass(instance: EarlyInstance, tmp_path: Path) -> None:
-    try:
-        data = cubin(instance, tmp_path)
-        program = Program.parse(data)
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+COMPILED = split_k_early.EPILOGUE_INSTANCES[:4]
+
+
+@pytest.mark.parametrize("instance", COMPILED, ids=lambda i: i.name)
+def test_sass(instance: EarlyInstance, shared: Path) -> None:
+    program = together(shared, COMPILED)
     opcodes = [i.opcode for i in program.function(instance.name).instructions]
     # the multiplying warps wait for bias and addend; the loading one copies weights, waits, copies A
     found = [op.partition(".")[0] for op in opcodes if op.startswith(("UTMALDG", "ACQBULK"))]
     assert found == ["ACQBULK", *["UTMALDG"] * 2, "ACQBULK", *["UTMALDG"] * 10]
-    report = Validator(data, instance.name).check(data)
-    assert report.ok, f"the validator refuses what ptxas made: {report}"
+    accepted(program, instance.name)
     assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
 
 

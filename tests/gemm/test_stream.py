@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.core import ToolMissing
-from sassafras.gemm.build.cubins import cubin
 from sassafras.gemm.configs import names, registry, stream
 from sassafras.gemm.configs.epilogue import Lines
 from sassafras.gemm.configs.stream import StreamConfig, StreamInstance
@@ -21,12 +19,11 @@ from sassafras.gemm.select import epilogue_selector
 from sassafras.gemm.select.epilogue_selector import Extra
 from sassafras.gemm.select.selector import Selector
 from sassafras.gemm.select.table import TunedTable, shipped_path
-from sassafras.sass import Program
 from sassafras.sass.program import parameters
-from sassafras.validate import Validator
 
 from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build, spoiling
 from .hopper_launch import STREAM as INSTANCES
+from .together import accepted, together
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -88,13 +85,12 @@ def test_a_spoilt_kernel_is_found(
     assert any(spoilt.run(config, shape, tmp_path) for shape in shapes)
 
 
-@pytest.mark.parametrize("instance", [stream.INSTANCES[0], stream.OTHER_INSTANCES[1]], ids=lambda i: i.name)
-def test_sass(instance: StreamInstance, tmp_path: Path) -> None:
-    try:
-        data = cubin(instance, tmp_path)
-        program = Program.parse(data)
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
+COMPILED = stream.INSTANCES[0], stream.OTHER_INSTANCES[1]
+
+
+@pytest.mark.parametrize("instance", COMPILED, ids=lambda i: i.name)
+def test_sass(instance: StreamInstance, shared: Path) -> None:
+    program = together(shared, COMPILED)
     opcodes = [i.opcode for i in program.function(instance.name).instructions]
     kind = ".BF16" if instance.dtype == "bf16" else ""
     products = [op for op in opcodes if "MMA" in op]
@@ -105,8 +101,7 @@ def test_sass(instance: StreamInstance, tmp_path: Path) -> None:
     copies = [number for number, op in enumerate(opcodes) if op.startswith("UBLKCP")]
     assert copies and opcodes.index("ACQBULK") < copies[0], "waits for the launch before it"
     assert opcodes.index("ACQBULK") < opcodes.index("PREEXIT"), "and lets the next one start only then"
-    report = Validator(data, instance.name).check(data)
-    assert report.ok, f"the validator refuses what ptxas made: {report}"
+    accepted(program, instance.name)
     sizes = [p.size for p in parameters(program.cubin, instance.name)]
     assert sizes == [8 if of.startswith("*") else 4 for _, of in instance.parameters]
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sassafras.core import DisassemblyError, SassafrasError, ToolMissing
-from sassafras.gemm.build.cubins import cubin
+from sassafras.core import SassafrasError
 from sassafras.gemm.configs import names
 from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.registry import parse_instance
@@ -26,12 +25,11 @@ from sassafras.gemm.configs.unaligned import (
 from sassafras.gemm.matmul.plan import plan, why_illegal
 from sassafras.gemm.matmul.problem import Problem
 from sassafras.gemm.problem.shape import Shape
-from sassafras.sass import Program
 from sassafras.sass.program import parameters
-from sassafras.validate import Validator
 
 from . import hopper_launch
 from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build
+from .together import accepted, together
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -253,17 +251,15 @@ def test_what_serves_odd_rows_with_gaps() -> None:
     assert [m[4] for m in maps] == [(16 * 75,), (16 * 75,), (16 * 90,), (16 * 90,)]
 
 
-@pytest.mark.parametrize("name", ["any_tn_64x64_s6", "any_tn_128x128_s6", "any_tn_128x256_s4"])
-def test_sass(name: str, tmp_path: Path) -> None:
+COMPILED = "any_tn_64x64_s6", "any_tn_128x128_s6", "any_tn_128x256_s4"
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_sass(name: str, shared: Path) -> None:
     instance = parse_instance(name)
     assert isinstance(instance, UnalignedInstance)
-    try:
-        data = cubin(instance, tmp_path)
-        function = Program.parse(data).function(name)
-    except (ToolMissing, DisassemblyError) as missing:
-        if isinstance(missing, DisassemblyError) and "nvdisasm" not in str(missing):
-            raise
-        pytest.skip(f"no compiler, or no disassembler for its output: {missing}")
+    program = together(shared, map(parse_instance, COMPILED))
+    function = program.function(name)
     opcodes = [i.opcode for i in function.instructions]
     products = [op for op in opcodes if "MMA" in op]
     assert products == [f"HGMMA.64x{instance.tile_n}x16.F32"] * 4
@@ -278,7 +274,6 @@ def test_sass(name: str, tmp_path: Path) -> None:
     )
     text = " ".join(instruction.text for instruction in function.instructions)
     assert max(int(number) for number in re.findall(r"\bR(\d+)\b", text)) < 65536 // instance.threads
-    report = Validator(data, name).check(data)
-    assert report.ok, f"the validator refuses what ptxas made: {report}"
-    sizes = [p.size for p in parameters(Program.parse(data).cubin, name)]
+    accepted(program, name)
+    sizes = [p.size for p in parameters(program.cubin, name)]
     assert sizes == [{"tensormap": 128, "i32": 4}.get(kind, 8) for _, kind in instance.parameters]

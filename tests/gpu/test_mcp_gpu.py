@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
-anyio = pytest.importorskip("anyio")
-pytest.importorskip("mcp.server.mcpserver", reason="needs the extra mcp")
+from tests.shared import needs
+
+needs("anyio", "mcp")
+
+import anyio  # noqa: E402
 
 from sassafras.llm.source_space import source_of  # noqa: E402
 from sassafras.schedule import ScheduleSpace  # noqa: E402

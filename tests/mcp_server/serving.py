@@ -12,8 +12,6 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from mcp import Client, StdioServerParameters, stdio_client
-
 from sassafras.sass import Program
 from tests.report.subjects import sunk
 
@@ -54,6 +52,8 @@ def command(root: Path, *more: str) -> list[str]:
 
 @asynccontextmanager
 async def over_stdio(root: Path, *more: str) -> AsyncIterator[Any]:
+    from mcp import Client, StdioServerParameters, stdio_client
+
     server = StdioServerParameters(command=sys.executable, args=command(root, *more), env=dict(os.environ))
     async with Client(stdio_client(server)) as client:
         yield client

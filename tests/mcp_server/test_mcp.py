@@ -19,16 +19,15 @@ from typing import Any
 
 import pytest
 
-anyio = pytest.importorskip("anyio")
-pytest.importorskip("mcp.server.mcpserver", reason="needs the extra mcp")
+from tests.shared import needs, without_torch
 
-from mcp import Client  # noqa: E402
+needs("anyio", "mcp")  # a second to import: where these tests run, not where they are collected
+
+import anyio  # noqa: E402
 
 from sassafras.cuda.environment import available  # noqa: E402
-from sassafras.mcp_server.server import Calls, server  # noqa: E402
 from sassafras.mcp_server.tools import TOOLS  # noqa: E402
 from sassafras.store import Store  # noqa: E402
-from tests.shared import without_torch  # noqa: E402
 
 from .serving import alive, descendants, fill, over_http, over_stdio, said  # noqa: E402
 
@@ -135,6 +134,8 @@ def test_every_tool_over_stdio(root: Path) -> None:
 
 
 def test_http_answers_callers_in_parallel_and_a_cancelled_search_leaves_nothing(root: Path) -> None:
+    from mcp import Client
+
     with over_http(root) as (port, pid):
         refused_elsewhere(port)
 
@@ -204,6 +205,10 @@ def refused_elsewhere(port: int) -> None:
 
 
 def test_a_call_ends_at_its_time_limit(root: Path) -> None:
+    from mcp import Client
+
+    from sassafras.mcp_server.server import Calls, server
+
     async def main() -> str:
         with closing(Calls(root, root / "st.sqlite", 0.5)) as calls:
             async with Client(server(calls)) as client:

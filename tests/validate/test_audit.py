@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 from functools import lru_cache
 from itertools import pairwise
@@ -9,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.core import ToolMissing
-from sassafras.gemm.build.cubins import cubin as gemm_cubin
 from sassafras.gemm.configs.registry import parse_instance
 from sassafras.sass import Instruction, Program
 from sassafras.sass.control import STALL_SHIFT, WAIT_SHIFT
 from sassafras.sass.tools import find
 from sassafras.validate import Validator
-from sassafras.validate.audit import RULES, KernelAudit, audit
+from sassafras.validate.audit import RULES, Auditor, KernelAudit, audit
 from sassafras.validate.slicing import Slice
 from tests import kernels
+from tests.gemm.together import together
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 REPRODUCERS = BENCHMARKS / "reproducers"
@@ -141,30 +141,40 @@ def test_weaker_waits_for_products_and_copies() -> None:
     assert "wgmma" in kinds(audit(without(cubin, last)))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "cs_tn_64x32_s8q1",
-        "cs_tn_64x64_s12q1p",  # no thread of it accesses shared memory
-        "ws_tn_128x128_pp2s6b2c1x1",
-        "ws_nn_192x128_pp2s4b3c1x2",
-        "ws_tn_128x160_co2s5b2c2x1l3f",  # a tile is stored between the product and its wait
-        "ce_tn_64x64_s6q2e",  # its ring begins at the least of the stages and an unknown length
-        "ws_nn_128x256_co2s4b2c1x1l3",  # a branch that is unknown has the wait for all products on one way
-    ],
+RINGS = (
+    "cs_tn_64x32_s8q1",
+    "cs_tn_64x64_s12q1p",  # no thread of it accesses shared memory
+    "ws_tn_128x128_pp2s6b2c1x1",
+    "ws_nn_192x128_pp2s4b3c1x2",
+    "ws_tn_128x160_co2s5b2c2x1l3f",  # a tile is stored between the product and its wait
+    "ce_tn_64x64_s6q2e",  # its ring begins at the least of the stages and an unknown length
+    "ws_nn_128x256_co2s4b2c1x1l3",  # a branch that is unknown has the wait for all products on one way
 )
-def test_a_slot_is_given_back_behind_the_wait_for_its_products(name: str, tmp_path: Path) -> None:
-    try:
-        cubin = gemm_cubin(parse_instance(name), tmp_path)
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
-    assert not audit(cubin).hazards
-    _, code = code_of(cubin)
-    (wait,) = [i for i in code if "DEPBAR" in i.opcode and i.operands == ("gsb0", "0x1")]
-    weaker = audit(with_word(cubin, wait, wait.low, wait.high + (1 << 8)))
+
+
+@lru_cache
+def rings(shared: Path) -> tuple[Program, Program, Program]:
+    """The kernels, with a group more in flight behind the wait of each, and with one less."""
+    made = together(shared, map(parse_instance, RINGS))
+    copies = bytearray(made.cubin.data), bytearray(made.cubin.data)
+    for name in RINGS:
+        function = made.function(name)
+        (wait,) = (i for i in function.instructions if "DEPBAR" in i.opcode and i.operands == ("gsb0", "0x1"))
+        for copy, more in zip(copies, (1, -1), strict=True):
+            struct.pack_into("<Q", copy, function.text_offset + wait.offset + 8, wait.high + (more << 8))
+    return made, Program.parse(bytes(copies[0])), Program.parse(bytes(copies[1]))
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_a_slot_is_given_back_behind_the_wait_for_its_products(name: str, shared: Path) -> None:
+    found, weaker, stronger = (
+        Auditor(Validator(bytes(program.cubin.data), name, program=program)).report()
+        for program in rings(shared)
+    )
+    assert not found.hazards and not found.unsupported
     assert kinds(weaker) == {"slot"}
     assert "before the wait for the group of HGMMA" in weaker.hazards[0].message
-    assert not audit(with_word(cubin, wait, wait.low, wait.high - (1 << 8))).hazards
+    assert not stronger.hazards
 
 
 def test_copies_into_a_ring_whose_stage_is_a_remainder() -> None:

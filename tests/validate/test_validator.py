@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from sassafras.core.errors import CubinError
+from sassafras.gemm.configs.registry import parse_instance
 from sassafras.sass import Control, Program
 from sassafras.validate import Validator, validate
 from tests import kernels
+from tests.gemm.together import accepted, together
 
 
 def edited(program: Program, name: str, index: int, **fields: object) -> bytes:
@@ -145,22 +147,14 @@ def test_a_store_may_not_raise_a_write_scoreboard() -> None:
                 assert not report.ok, f"{store} with write scoreboard {barrier}"
 
 
-@pytest.mark.parametrize(
-    "name", ["cs_tn_64x96_s8q1", "cs_nn_64x256_s5q1", "lean_tn_m1n2s2", "ws_tn_64x128_pp2s8b2c1x1"]
-)
-def test_our_own_kernels_are_accepted(name: str, tmp_path: Path) -> None:
+OURS = "cs_tn_64x96_s8q1", "cs_nn_64x256_s5q1", "lean_tn_m1n2s2", "ws_tn_64x128_pp2s8b2c1x1"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_own_kernels_are_accepted(name: str, shared: Path) -> None:
     """What CUDA 13's ptxas made of them: SYNCS whose uniform address is overwritten at once, 64 stores that
     raise one scoreboard, LD after LD of its address."""
-    from sassafras.core import ToolMissing
-    from sassafras.gemm.build.cubins import cubin
-    from sassafras.gemm.configs.registry import parse_instance
-
-    try:
-        data = cubin(parse_instance(name), tmp_path)
-    except ToolMissing as missing:
-        pytest.skip(str(missing))
-    report = validate(data, data)
-    assert report.ok, str(report)
+    accepted(together(shared, map(parse_instance, OURS)), name)
 
 
 def test_more_waits_and_longer_stalls_are_accepted() -> None:
