@@ -64,6 +64,8 @@ def test_it_serves_what_no_table_has() -> None:
         assert chosen(shape, "nn") not in few_rows.best(shape)
     tuned = Shape(64, 4096, 4096)
     assert chooser.table.get(tuned, "tn") is not None and chosen(tuned) not in few_rows.best(tuned)
+    small, narrow = Shape(4, 3072, 2048), Shape(4, 2560, 4096)
+    assert chosen(small) == few_rows.best(small, 0)[0] and chosen(narrow) not in few_rows.best(narrow, 0)
     of_h100, shape = Selector(TunedTable.load(shipped_path("NVIDIA H100 80GB HBM3"))), Shape(1, 5120, 13824)
     assert of_h100.choose(shape, "tn", lambda config: True).config == stream.best(shape)[0]
     assert chosen(shape) == few_rows.best(shape)[0], "whose memory is faster"

@@ -17,6 +17,9 @@ from .tma_wgmma import TILE_K
 
 #: rows of A that a tile of 64 holds, and elements of B from which the choice was fitted
 MOST, LEAST = 64, 1 << 24
+#: lines of B from which there are tiles enough without a cut of k: of smaller ones, too, the choice is right
+#: (an H200: 1.04 times as fast as the predictor's, over 51 products of 8 layers)
+MANY = 3072
 #: columns of a tile of 64 rows -> stages of 128 k
 RINGS = {32: 7, 48: 7, 64: 6, 96: 5, 112: 4, 128: 4, 160: 3, 192: 3}
 #: microseconds of a wave of CTAs, of a cluster, of a CTA in it; of a MB of A, and of B, that a multiprocessor

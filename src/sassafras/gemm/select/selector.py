@@ -47,15 +47,17 @@ class Streamed:
         plain: rows of A, at most.
         compiled: the same in compiled models, where it saves launches around it.
         wide: rings of a whole multiprocessor there.
+        least: elements of a B of many lines from which those tiles serve (`few_rows.LEAST` with fewer lines).
     """
 
     plain: int
     compiled: int
     wide: bool
+    least: int = few_rows.LEAST
 
 
 #: plain, of split-K tiles' speed at 1, 4 and 8 rows: 1.02, 0.99, 0.96 on an H100; 0.94, 0.91, 0.87 on an H200
-_STREAMED = {"NVIDIA H200": Streamed(plain=0, compiled=4, wide=True)}
+_STREAMED = {"NVIDIA H200": Streamed(plain=0, compiled=4, wide=True, least=6 << 20)}
 _ELSEWHERE = Streamed(plain=2, compiled=8, wide=False)
 #: configurations for few rows among `Selector.favourites`
 _STREAMS = 3
@@ -261,7 +263,8 @@ class Selector:
         """For few rows, bound by reading B: the best of one kernel, of the other, and further ones."""
         if layout != "tn":
             return []
-        streams, tiles = stream.best(shape), few_rows.best(shape)
+        least = self.streamed.least if shape.n >= few_rows.MANY else few_rows.LEAST
+        streams, tiles = stream.best(shape), few_rows.best(shape, least)
         first, second = (streams, tiles) if shape.m <= self.streamed.plain else (tiles, streams)
         return [*first[:1], *second[:1], *first[1:], *second[1:]]
 
