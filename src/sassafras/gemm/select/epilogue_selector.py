@@ -22,7 +22,7 @@ from .selector import Selector
 #: predicted speed-up over torch that ours needs
 MARGIN = 1.05
 #: the same of a pair of few rows, and of more: of 24 on an H200 those above it reached 1.03 to 1.29
-_FEW_PAIRED, _FEW_MARGIN, _PAIRS_MARGIN = 128, 1.1, 0.97
+_FEW_PAIRED, _FEW_MARGIN, _PAIRS_MARGIN = 128, 1.08, 0.97
 #: plain batches that torch serves faster than this (microseconds) are left to it: our call costs more
 LEAST_US = 8.0
 #: of an elementwise pass over C by torch: microseconds at least, and bytes a microsecond
@@ -60,10 +60,12 @@ def torch_passes(extra: Extra, batch: Batch, shape: Shape) -> float:
     """Microseconds that torch takes beyond its product, with which it adds one bias or one C."""
     if batch.count == 1 and library_fuses(extra):
         return 0.0
-    passes = int(extra.activation is not None)
+    pair = extra.activation == epilogue.SWIGLU
+    apart = pair and not extra.constant  # silu and the product; Inductor has both in one pass
+    passes = int(extra.activation is not None) + apart
     if extra.bias and (extra.beta or batch.count > 1):
         passes += 1
-    moved = 3 if extra.activation == epilogue.SWIGLU else 4  # bytes an element of the product
+    moved = (2.5 if apart else 3) if pair else 4  # bytes an element of the product
     return passes * max(_PASS_US, moved * shape.m * shape.n * batch.count / _PASS_BYTES)
 
 
