@@ -129,8 +129,9 @@ def forwards(data: Row) -> list[Row]:
         if row["contestant"] == "sassafras_compile" and not row["vocabulary"]:
             name = re.sub(r"\W", "_", row["model"])
             found.setdefault(row["tokens"], {}).setdefault(name, []).append(f"{row['over_compile']:.3f}")
+    missing = {model: "not measured" for of in found.values() for model in of}
     return [
-        {"tokens": tokens, **{model: ", ".join(ratios) for model, ratios in found[tokens].items()}}
+        {"tokens": tokens, **missing, **{model: ", ".join(ratios) for model, ratios in found[tokens].items()}}
         for tokens in sorted(found)
     ]
 
