@@ -160,6 +160,7 @@ def compiler_row(subject: str, options: argparse.Namespace) -> list[Row]:
         facts = result.facts
         row |= searched(result) | {"stages": facts.get("stages", []), "samples": result.samples}
         row |= {"over_ptxas": facts.get("over_settings"), "summary": result.summary()}
+        row["cold_l2_speedup"] = facts.get("cold_l2_speedup")
         row |= {"reason": result.reason, "search_seconds": round(result.seconds, 2)}
         row["digests"] = [result.baseline.digest, result.kernel.digest]
         if result.reason == "interrupted":
@@ -205,6 +206,7 @@ def summarise_compiler(rows: Sequence[Row]) -> Row:
                 "geomean_speedup": geomean(float(r["speedup"]) for r in of),
                 "geomean_after": means,
                 "geomean_over_ptxas": geomean(map(over_ptxas, of)),
+                "geomean_cold_l2": geomean(r.get("cold_l2_speedup") or 1.0 for r in of),
                 "improved": sum(bool(r["improved"]) for r in of),
                 "best_speedup": max(float(r["speedup"]) for r in of),
                 "geomean_retained": geomean(kept),

@@ -35,6 +35,8 @@ def test_summaries() -> None:
     assert WON.summary() == (
         "1.043x [1.041, 1.046] on NVIDIA H200, null 1.000 [0.999, 1.001], 12 samples equal, validator: legal"
     )
+    assert "on a cold L2 1.020x, 12 samples" in replace(WON, facts={"cold_l2_speedup": 1.02}).summary()
+    assert "cold" not in replace(WON, facts={"cold_l2_speedup": 1.03}).summary()
     assert LOST.summary() == (
         "1.00x on NVIDIA H200: nothing beat the baseline, which stays; null 1.000 [0.999, 1.001]"
     )
