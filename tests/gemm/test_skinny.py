@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ from sassafras.gemm.configs import cost, epilogue, names, skinny
 from sassafras.gemm.configs.skinny import SkinnyConfig, SkinnyInstance
 from sassafras.gemm.problem.launch import SHARED_LIMIT
 from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select import epilogue_selector
+from sassafras.gemm.select.epilogue_selector import Extra
+from sassafras.gemm.select.selector import Selector
+from sassafras.gemm.select.table import TunedTable, shipped_path
 
 from .epilogue_launch import SKINNY, Case, Emulator, build
 from .hopper_launch import EAGER, LATE, RANDOM
@@ -63,5 +68,13 @@ def test_where_it_can_run() -> None:
         assert cost.residents(instance.threads, instance.shared_bytes) == (1 if instance.rows == 64 else 2)
     for text, rows in (("1x4096x4096", 32), ("1x6144x4096", 48), ("8x28672x4096", 32), ("1x2048x8192", 16)):
         assert skinny.best(Shape.parse(text), "bf16")[0].instance.rows == rows
+    chooser = Selector(TunedTable.load(shipped_path("NVIDIA H200")))
+    assert not chooser.streamed.skinny, "no GPU has run it"
+    chooser.streamed = replace(chooser.streamed, skinny=True)
+    for extra in (Extra(constant=True), Extra(norm=True), Extra(activation="swiglu", constant=True)):
+        found, _ = epilogue_selector.choose(chooser, Shape(8, 4096, 4096), "tn", "bf16", extra=extra)
+        assert isinstance(found, SkinnyConfig) and found.instance.norm == extra.norm and found.mode.pdl
+        other, _ = epilogue_selector.choose(chooser, Shape(9, 4096, 4096), "tn", "bf16", extra=extra)
+        assert not isinstance(other, SkinnyConfig)
     chosen = epilogue.configurations(Shape(1, 4096, 4096), "tn", "fp16")
-    assert chosen and not any(isinstance(config, SkinnyConfig) for config in chosen), "no GPU has run it"
+    assert chosen and not any(isinstance(config, SkinnyConfig) for config in chosen)

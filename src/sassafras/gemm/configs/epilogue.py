@@ -229,7 +229,7 @@ def configurations(
         aligned: all addresses are multiples of 16 bytes.
         pair, norm: as in `why_illegal`.
     """
-    legal = [
+    legal: list[Config] = [
         config
         for config in registry.epilogue_configurations()
         if not isinstance(config, EarlySplitKConfig | SkinnyConfig)
