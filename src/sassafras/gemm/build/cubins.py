@@ -24,10 +24,12 @@ KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 
 def source(instance: Instance) -> str:
     """The whole text of an instance, its includes pasted in (so that no compiler needs a path)."""
-    return _paste(instance.source, frozenset())
+    return _paste(instance.source, set())
 
 
-def _paste(text: str, seen: frozenset[str]) -> str:
+def _paste(text: str, seen: set[str]) -> str:
+    """The text with its includes, each where it comes first (``#pragma once``)."""
+
     def include(match: re.Match[str]) -> str:
         name = match[1]
         if name in seen:
@@ -35,7 +37,8 @@ def _paste(text: str, seen: frozenset[str]) -> str:
         path = KERNELS / name
         if not path.is_file():
             raise CompileError("an included file is missing", where=name)
-        return _paste(path.read_text(), seen | {name})
+        seen.add(name)
+        return _paste(path.read_text(), seen)
 
     return re.sub(r'^#include "([\w./]+)"$', include, text.replace("#pragma once\n", ""), flags=re.MULTILINE)
 

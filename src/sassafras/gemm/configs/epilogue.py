@@ -18,6 +18,7 @@ from . import registry, tma_wgmma
 from .persistent import PersistentConfig, band_dividers
 from .persistent_pair import UNIT, PairConfig
 from .registry import Config
+from .skinny import SkinnyConfig
 from .split_k_early import EarlySplitKConfig
 from .stream import StreamConfig
 from .tma_wgmma import LAYOUTS
@@ -83,7 +84,7 @@ def why_illegal(
         return f"{config.instance.name} is compiled without an epilogue"
     if getattr(config.instance, "norm", False) != norm:
         return f"{config.instance.name} is compiled {'without' if norm else 'for'} normalised rows"
-    if pair and (not isinstance(config, StreamConfig | PairConfig) or shape.n % UNIT):
+    if pair and (not isinstance(config, StreamConfig | SkinnyConfig | PairConfig) or shape.n % UNIT):
         return f"{config.instance.name} does not multiply {shape.n} columns with each other"
     if not pair and isinstance(config, PairConfig):
         return f"{config.instance.name} multiplies columns with each other"
@@ -95,7 +96,7 @@ def why_illegal(
         return "lines lie too far apart for 32-bit offsets within a tile"
     leading = (lines.a, lines.b) if getattr(config, "any_result", False) else (lines.a, lines.b, lines.c)
     steps = (*leading, batch.a, batch.b, batch.c)
-    if isinstance(config, UnalignedConfig | StreamConfig | PairConfig) and batch.count > 1:
+    if isinstance(config, UnalignedConfig | StreamConfig | SkinnyConfig | PairConfig) and batch.count > 1:
         return "one matrix: the kernel has no batches"
     any_line = isinstance(config, UnalignedConfig) or getattr(config, "any_alignment", False)
     if not any_line and any(step % 8 for step in steps):
@@ -149,6 +150,10 @@ def launch(
     scalars = dict(plain.scalars)
     scalars |= {f"ld{name}": line[name] for name in "abc" if f"ld{name}" in scalars}
     pair = isinstance(config, PairConfig)
+    tensors = plain.tensor_maps
+    if isinstance(config, SkinnyConfig) and activation == SWIGLU:
+        pair, width = True, shape.n // 2
+        tensors = {name: replace(of, dims=(of.dims[0], width)) for name, of in tensors.items()}
     if beta and "last_row" in scalars and not pair:
         # what is added may be C itself: no element of it is stored twice
         scalars |= {"last_row": tma_wgmma.APART, "last_column": tma_wgmma.APART}
@@ -171,7 +176,7 @@ def launch(
         name: described.spread(tight[described.operand], line[described.operand])
         if described.lines
         else _layered(described, line, step, batch.count)
-        for name, described in plain.tensor_maps.items()
+        for name, described in tensors.items()
     }
     if pair:  # up's weight: a tensor of its own, or the layer behind the gate's
         up = maps["map_up"]
@@ -224,10 +229,10 @@ def configurations(
         aligned: all addresses are multiples of 16 bytes.
         pair, norm: as in `why_illegal`.
     """
-    legal = [
+    legal: list[Config] = [
         config
         for config in registry.epilogue_configurations()
-        if not isinstance(config, EarlySplitKConfig)
+        if not isinstance(config, EarlySplitKConfig | SkinnyConfig)
         and config.layout == layout
         and config.dtype == dtype
         and (aligned or getattr(config, "any_alignment", False))
