@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sassafras.core import ToolMissing
+from sassafras.gemm.build.cubins import cubin
 from sassafras.gemm.configs import cost, epilogue, names, skinny
 from sassafras.gemm.configs.skinny import SkinnyConfig, SkinnyInstance
 from sassafras.gemm.problem.launch import SHARED_LIMIT
@@ -16,6 +18,9 @@ from sassafras.gemm.select import epilogue_selector
 from sassafras.gemm.select.epilogue_selector import Extra
 from sassafras.gemm.select.selector import Selector
 from sassafras.gemm.select.table import TunedTable, shipped_path
+from sassafras.sass import Program
+from sassafras.sass.program import parameters
+from sassafras.validate import Validator
 
 from .epilogue_launch import SKINNY, Case, Emulator, build
 from .hopper_launch import EAGER, LATE, RANDOM
@@ -55,6 +60,25 @@ def test_every_path_is_right(
         for text in ("1x16x8", "8x176x520", "3x208x328"):
             wrong = emulator.run(config, Shape.parse(text), case, tmp_path)
             assert wrong == "", f"{config.name} for {text}, case {turn}"
+
+
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "normed"])
+def test_sass(norm: bool, tmp_path: Path) -> None:
+    instance = SkinnyInstance(32, 5, "bf16", norm=norm)
+    try:
+        data = cubin(instance, tmp_path)
+        program = Program.parse(data)
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+    opcodes = [i.opcode for i in program.function(instance.name).instructions]
+    assert {op for op in opcodes if "MMA" in op} == {"HMMA.16816.F32.BF16"}, "FP32 accumulators only"
+    assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
+    assert {op for op in opcodes if op.startswith("UTMALDG")} == {"UTMALDG.3D"}, "a layer: of up's weight"
+    report = Validator(data, instance.name).check(data)
+    assert report.ok, f"the validator refuses what ptxas made: {report}"
+    sizes = [p.size for p in parameters(program.cubin, instance.name)]
+    bytes_of = {"tensormap": 128, "i32": 4, "f32": 4}
+    assert sizes == [bytes_of.get(kind, 8) for _, kind in instance.parameters]
 
 
 def test_where_it_can_run() -> None:
