@@ -98,5 +98,8 @@ def deciding_digest(gpu: str, facts: GpuFacts | None) -> str:
     digest = hashlib.sha256(f"{code_digest('gemm')} {gpu} {facts} {Driver.version()}".encode())
     named = os.environ.get("SASSAFRAS_GEMM_TABLE")
     for path in (Path(named) if named else None, tuned_path(gpu), calibrated_path(facts) if facts else None):
-        digest.update(path.read_bytes() if path and path.is_file() else b"none")
+        try:
+            digest.update(path.read_bytes() if path else b"none")
+        except OSError:  # `load_table` says what is wrong with it
+            digest.update(b"none")
     return digest.hexdigest()
