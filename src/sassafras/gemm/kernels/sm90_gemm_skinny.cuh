@@ -190,7 +190,7 @@ template <int ROWS, int STAGES, bool BF16, bool NORM> struct Skinny {
             sync_warp();
             arrive_threads(READY, THREADS);
             if (elected()) {
-                if (!p.early) wait_for_predecessors();
+                if (p.early == 0) wait_for_predecessors();
                 copy(p, base, chunks);
             }
             sync_warp();
