@@ -43,6 +43,7 @@ def test_what_the_choice_weighs() -> None:
         width, ctas = chosen(text)
         full = ceil_div(ctas, MULTIPROCESSORS) * MULTIPROCESSORS
         assert ctas >= 0.7 * full, f"{text}: {width} columns, {ctas} CTAs"
+    assert few_rows.best(Shape(64, 8192, 28672))[0].cluster_split_k <= 3, "8 parts took 1.13 times as long"
     # 36864 lines are many waves whichever tile they have; with 64 rows A costs less by wide ones
     assert chosen("64x36864x3456")[0] > 64
     shape = Shape(64, 8192, 8192)
