@@ -84,7 +84,7 @@ def why_illegal(
         return f"{config.instance.name} is compiled without an epilogue"
     if getattr(config.instance, "norm", False) != norm:
         return f"{config.instance.name} is compiled {'without' if norm else 'for'} normalised rows"
-    if pair and (not isinstance(config, StreamConfig | SkinnyConfig | PairConfig) or shape.n % UNIT):
+    if pair and (not isinstance(config, StreamConfig | PairConfig) or shape.n % UNIT):
         return f"{config.instance.name} does not multiply {shape.n} columns with each other"
     if not pair and isinstance(config, PairConfig):
         return f"{config.instance.name} multiplies columns with each other"
@@ -96,7 +96,7 @@ def why_illegal(
         return "lines lie too far apart for 32-bit offsets within a tile"
     leading = (lines.a, lines.b) if getattr(config, "any_result", False) else (lines.a, lines.b, lines.c)
     steps = (*leading, batch.a, batch.b, batch.c)
-    if isinstance(config, UnalignedConfig | StreamConfig | SkinnyConfig | PairConfig) and batch.count > 1:
+    if isinstance(config, UnalignedConfig | StreamConfig | PairConfig) and batch.count > 1:
         return "one matrix: the kernel has no batches"
     any_line = isinstance(config, UnalignedConfig) or getattr(config, "any_alignment", False)
     if not any_line and any(step % 8 for step in steps):

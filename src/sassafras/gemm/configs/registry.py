@@ -48,15 +48,7 @@ Instance = (
     | StreamInstance
     | SkinnyInstance
 )
-Config = (
-    SmallConfig
-    | FallbackConfig
-    | SplitKConfig
-    | PersistentConfig
-    | UnalignedConfig
-    | StreamConfig
-    | SkinnyConfig
-)
+Config = SmallConfig | FallbackConfig | SplitKConfig | PersistentConfig | UnalignedConfig | StreamConfig
 
 
 def expression(names: str) -> re.Pattern[str]:

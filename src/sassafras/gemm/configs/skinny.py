@@ -6,18 +6,19 @@ No GPU has run it yet, so nothing chooses it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ..problem.launch import MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
+from ..problem.launch import MULTIPROCESSORS, Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost
-from .base import PLAIN, Configuration, Mode
+from .base import Mode
 from .source import EPILOGUE_PARAMETERS, KernelInstance, Parameters, all_of
+from .stream import COLUMNS, StreamConfig
 from .tma_wgmma import operand_map
 
-#: rows of A, at most; warps that multiply; k of a stage
-COLUMNS, WARPS, CHUNK = 8, 8, 256
+#: warps that multiply; k of a stage
+WARPS, CHUNK = 8, 256
 #: bytes a microsecond; microseconds of a tile's sums
 _BYTES, _SUMS = 4.35e6, 0.2
 
@@ -78,45 +79,22 @@ class SkinnyInstance(KernelInstance):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class SkinnyConfig(Configuration):
+class SkinnyConfig(StreamConfig):
     """An instance; the grid follows from n."""
 
     FAMILY: ClassVar[str] = "skinny"
 
-    instance: SkinnyInstance
-    mode: Mode = field(default=PLAIN, kw_only=True)
+    instance: SkinnyInstance  # type: ignore[assignment]
 
     @property
-    def launch_name(self) -> str:
-        """There is nothing to choose."""
-        return "c1"
-
-    @property
-    def any_result(self) -> bool:
-        """Lines of C begin anywhere."""
-        return True
-
-    @property
-    def cluster(self) -> int:
-        """CTAs do not work together."""
-        return 1
+    def most(self) -> int:
+        """Rows of A."""
+        return COLUMNS
 
     @property
     def tile(self) -> tuple[int, int]:
         """Rows and columns of C a tile."""
         return COLUMNS, self.instance.rows
-
-    def why_illegal(self, shape: Shape) -> str | None:
-        """Why this configuration cannot run this shape; None when it may."""
-        if shape.m > COLUMNS:
-            return f"{shape.m} rows of A, {COLUMNS} are possible"
-        if shape.k % 8:
-            return f"k {shape.k} is not a multiple of 8: rows would not be 16-byte aligned"
-        if max(shape.n, shape.k) >= 1 << 31:
-            return f"{shape}: extents have 32 bits"
-        if self.shared_bytes > SHARED_LIMIT:
-            return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
-        return None
 
     def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than another; None when it may be good."""
@@ -128,13 +106,9 @@ class SkinnyConfig(Configuration):
         scalars = {"m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k, "ldc": shape.n}
         scalars |= {"early": 0, "eps": 0}
         tiles = ceil_div(shape.n, i.rows)
-        grid = (min(tiles, self._slots), 1, 1)
+        grid = (min(tiles, MULTIPROCESSORS * cost.residents(self.threads, self.shared_bytes)), 1, 1)
         maps: dict[str, TensorMap] = {"map_b": of, "map_up": of}
         return Launch(grid, self.threads, self.shared_bytes, (1, 1, 1), scalars, maps)
-
-    @property
-    def _slots(self) -> int:
-        return MULTIPROCESSORS * cost.residents(self.threads, self.shared_bytes)
 
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly: memory, by the CTAs that have the most tiles."""
