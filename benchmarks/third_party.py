@@ -100,7 +100,7 @@ def draw(
         without: by name, why a kernel cannot be used.
 
     Raises:
-        ValueError: `without` names no kernel of these, or fewer than `count` are left.
+        ValueError: `without` names no kernel of these, or `count` is no number of those that are left.
     """
     found = sorted(
         {
@@ -123,7 +123,7 @@ def draw(
             passed.append({**row, "reason": reason})
         else:
             taken.append(row)
-    if len(taken) < count:
+    if not 0 < count <= len(taken):
         raise ValueError(f"{len(taken)} kernels can be drawn, not {count}")
     return taken, passed
 
@@ -251,7 +251,7 @@ def main() -> None:
             without = dict(json.loads(options.without.read_text())) if options.without else {}
             taken, passed = draw(result["rows"], options.draw, options.seed, without)
         except (OSError, TypeError, ValueError) as error:
-            parser.error(str(error))
+            parser.error(f"--draw {options.draw} --without {options.without}: {error}")
         print(json.dumps({"seed": options.seed, "drawn": taken, "passed_over": passed}, indent=1))
         return
     try:
