@@ -205,32 +205,44 @@ _SHOW = {
 
 
 def _overwrite(a: Maker, b: Maker) -> Probe | None:
-    """Two writers of one register; the second one's value must stay."""
-    file = _file(a.register)
-    if file != _file(b.register) or _width(a.text) != 1 or _width(b.text) != 1:
+    """Two writers of one register, with different values of which the second must stay. Either may write a
+    pair: R4's value into its low half, R5's into its high one, or in both a product."""
+    file, widths = _file(a.register), (_width(a.text), _width(b.text))
+    if file != _file(b.register) or max(widths) > 2:
         return None
+    # who writes one register takes the half of the other one's pair
+    register = a.register if widths[1] == 1 else b.register
+    if widths == (2, 2) and (a.register != b.register or a.exact == b.exact):
+        return None  # different halves, or the same value
     values, after = _SHOW[file]
     before = ("R2UR UR14, R58",) if file == "UP" else ()
-    first, own = a.text, a.before
-    if file in ("R", "UR"):
-        first = _rename(_rename(first, "R4", "R5"), "UR12", "UR13")
-        own = tuple(_odd(t) for t in own)
-    else:
+    first, second = (_rename(m.text, m.register, register) for m in (a, b))
+    own, others = a.before, b.before
+    if file not in ("R", "UR"):
         # the other value: what made P1 from R4 makes it from its complement in R6
         first, own = _rename(first, "R4", "R6"), tuple(_rename(t, "R4", "R6") for t in own)
-        if set(_writes(own)) & set(_writes(b.before)):
+        if set(_writes(own)) & set(_writes(others)):
             return None
+    elif widths[0] == 1 and (widths[1] == 1 or _number(register) % 2 == 0):
+        first, own = _from_r5(first, own)
+    elif widths[1] == 1 and _number(register) % 2 == 0:
+        second, others = _from_r5(second, others)
     return Probe(
         "",
         "waw",
-        b.register,
+        register,
         first,
-        b.text,
+        second,
         values,
         False,
-        own + b.before + before,
-        tuple(t.format(b.register) for t in after),
+        own + others + before,
+        tuple(t.format(register) for t in after),
     )
+
+
+def _from_r5(text: str, before: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """A writer that makes its value from R5 instead of R4."""
+    return _rename(_rename(text, "R4", "R5"), "UR12", "UR13"), tuple(_odd(t) for t in before)
 
 
 def _writes(texts: tuple[str, ...]) -> list[str]:

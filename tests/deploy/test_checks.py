@@ -188,6 +188,28 @@ def test_what_earlier_rules_approved_is_proved_again(driver: Driver, tmp_path: P
         assert ("the validator refuses it" in deploy.status().kernels[-1].reason) is (loaded == kernel.digest)
 
 
+def test_a_schedule_of_another_output_of_ptxas_is_not_used_under_new_rules(
+    driver: Driver, tmp_path: Path, kernel: Kernel
+) -> None:
+    tuned, grounds = (
+        retuned(kernel.cubin),
+        "none against the original; its schedule is proved against another",
+    )
+    for rules, loaded in (
+        (VALIDATOR_RULES - 1, kernel.digest),
+        (VALIDATOR_RULES, sha(tuned)),
+        (None, sha(tuned)),
+    ):
+        store = tmp_path / f"{rules}.sqlite"
+        save(store, kernel, tuned, facts={"validator": grounds} | ({} if rules is None else {"rules": rules}))
+        deploy.uninstall()
+        forget(stock)
+        deploy.install(store)
+        launch(stock.scale)
+        assert driver.loads[-1][1] == loaded
+        assert ("could be proved again" in deploy.status().kernels[-1].reason) is (loaded == kernel.digest)
+
+
 def test_without_a_validator_nothing_imported_is_used(
     driver: Driver, tmp_path: Path, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

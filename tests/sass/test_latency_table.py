@@ -225,3 +225,12 @@ def test_missing_and_unreadable_tables_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(LatencyTableError, match=r"bytes\.json: cannot be read: .utf-8"):
         LatencyTable.load("sm_90", tmp_path / "bytes.json")
+
+
+def test_what_only_its_own_unit_reads_says_nothing_of_when_a_result_is_written(sm_90: LatencyTable) -> None:
+    """An H200 lost ULDC's value at 4 and 5 cycles; the uniform unit itself takes UIMAD.WIDE's after 4."""
+    pair = ("waw", "UIMAD.WIDE", "0", "ULDC", "0")
+    assert sm_90.distance("raw", "UIMAD.WIDE", "0", "USHF", "1").cycles == 4  # type: ignore[union-attr]
+    assert sm_90.bound(*pair) is None and sm_90.needed(*pair, 7) == 7
+    # what other units read is there after its longest latency
+    assert sm_90.needed("waw", "UIADD3", "0", "ULDC", "0", 30) == 6

@@ -150,7 +150,9 @@ class CompilerJob(PtxJob):
         parent = recipe.get("parent")
         if parent == self.baseline.digest:
             return {"validator": "legal", "rules": VALIDATOR_RULES}
-        more = f"; its schedule is proved against ptxas's output {parent[:16]}" if parent else ""
+        if parent is None:
+            return {"validator": self.grounds}
+        more = f"; its schedule is proved against ptxas's output {parent[:16]}"
         return {"validator": self.grounds + more, "rules": VALIDATOR_RULES}
 
     def _proof(self, recipe: Mapping[str, Any]) -> dict[str, str]:

@@ -146,14 +146,17 @@ def _shared_facts(cubin: Cubin) -> Counter[tuple[int, bytes]]:
 
 
 def outdated(winner: Winner) -> bool:
-    """Whether earlier rules of the validator approved it."""
+    """Whether earlier rules of the validator approved its schedule."""
     from sassafras.core import VALIDATOR_RULES
 
-    return winner.facts.get("validator") == "legal" and winner.facts.get("rules") != VALIDATOR_RULES
+    scheduled = winner.facts.get("validator") == "legal" or "rules" in winner.facts
+    return scheduled and winner.facts.get("rules") != VALIDATOR_RULES
 
 
 def revalidate(winner: Winner, original: bytes) -> str | None:
     """Why the validator refuses the tuned cubin, or None where it proves it legal."""
+    if winner.facts.get("validator", "legal") != "legal":
+        return "it is no schedule of this code, and only that could be proved again here"
     try:
         from sassafras.validate import Validator
 

@@ -71,6 +71,13 @@ def operand_class(key: str, slot: str) -> str:
     return f"{unit} {kind}"
 
 
+def unit_of(name: str) -> str:
+    """The unit that a class of results or operands belongs to."""
+    first = name.split()[0]
+    unit = OPCODES[base(first)].queue if base(first) in OPCODES else first
+    return Queue.UNIFORM if unit == "uniform-load" else unit
+
+
 def pair_class(key: tuple[str, str, str, str, str]) -> tuple[str, str, str]:
     """The class of a row: kind, class of the first slot, class of the second."""
     kind, first, first_slot, second, second_slot = key

@@ -12,7 +12,7 @@ from sassafras.core.errors import LatencyTableError
 
 from ..opcodes import OPCODES, base
 from . import files
-from .classes import pair_class, result_class
+from .classes import pair_class, result_class, unit_of
 from .files import Key
 
 FORMAT, VERSION = "sassafras-latency", 2
@@ -150,12 +150,19 @@ class LatencyTable:
 
     @cached_property
     def _landed(self) -> dict[str, int]:
-        """Cycles after which a class's results are there for every reader that was seen."""
+        """Cycles after which a class's results are there for every reader that was seen.
+
+        A reader in the producer's own unit takes a result before it is written (UIMAD.WIDE's after 4 cycles,
+        when a ULDC over it is lost): a class that no other unit is known to read is not here.
+        """
         found: dict[str, int] = {}
-        for (kind, producer, _), known in self.classes.items():
+        outside: set[str] = set()
+        for (kind, producer, consumer), known in self.classes.items():
             if kind == "raw" and self._enough(known):
                 found[producer] = max(known.floor, found.get(producer, 0))
-        return found
+                if unit_of(consumer) != unit_of(producer):
+                    outside.add(producer)
+        return {producer: found[producer] for producer in outside}
 
     def needed(
         self, kind: str, producer: str, producer_slot: str, consumer: str, consumer_slot: str, original: int
