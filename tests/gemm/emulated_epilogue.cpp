@@ -13,7 +13,6 @@
 #include "sm90_gemm_fallback.cuh"
 #include "sm90_gemm_persistent.cuh"
 #include "sm90_gemm_stream.cuh"
-#include "sm90_gemm_skinny.cuh"
 #include <fstream>
 #include <string>
 
@@ -82,8 +81,6 @@ constexpr size_t count_of(const PairPersistentProblem &) { return 19; }
 constexpr size_t count_of(const AnyRowsProblem &) { return 14; }
 constexpr size_t count_of(const StreamProblem &) { return 10; }
 constexpr size_t count_of(const NormedStreamProblem &) { return 12; }
-constexpr size_t count_of(const SkinnyProblem &) { return 10; }
-constexpr size_t count_of(const NormedSkinnyProblem &) { return 12; }
 
 template <class Plain> static General<Plain> problem(const std::vector<Any> &p, const General<Plain> *) {
     constexpr size_t COUNT = count_of(Plain{});
@@ -92,11 +89,10 @@ template <class Plain> static General<Plain> problem(const std::vector<Any> &p, 
 }
 
 // Some problems say what may be read early: the caller's B.
-template <class Problem>
-static void tell(const Problem &given, std::vector<std::unique_ptr<TensorMap>> &maps, const char *b, const char *up) {
+template <class Problem> static void tell(const Problem &given, std::vector<std::unique_ptr<TensorMap>> &maps, const char *b) {
     if constexpr (requires { given.early; }) {
         emulator::fixed_early = given.early;
-        for (auto &map : maps) map->fixed = given.early && (map->base == b || map->base == up);
+        for (auto &map : maps) map->fixed = given.early && map->base == b;
     }
 }
 
@@ -176,7 +172,7 @@ int main(int, char **argv) {
         using Kernel = type;                                                                                       \
         if (!Needs<Kernel>::fit(shared_bytes, threads, (int)cluster.x)) emulator::fail("host and kernel disagree on shared memory"); \
         const auto given = problem(parameters, (const Kernel::Problem *)nullptr);                                  \
-        tell(given, maps, buffers[std::find(files, files + 2, "b") - files], buffers[4]);                                                                                               \
+        tell(given, maps, buffers[std::find(files, files + 2, "b") - files]);                                                                                               \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { Kernel::run_batched(given); }); \
         found = true;                                                                                              \
     }

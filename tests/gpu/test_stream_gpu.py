@@ -12,24 +12,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sassafras.gemm.configs import skinny, stream  # noqa: E402
+from sassafras.gemm.configs import stream  # noqa: E402
 from sassafras.gemm.configs.base import Mode  # noqa: E402
 from sassafras.gemm.configs.epilogue import ACTIVATIONS  # noqa: E402
-from sassafras.gemm.configs.skinny import SkinnyConfig  # noqa: E402
 from sassafras.gemm.configs.stream import StreamConfig  # noqa: E402
 from sassafras.gemm.matmul import api  # noqa: E402
 from tests.gpu.test_matmul_epilogue import exact, right  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-FEW_ROWS = (*stream.EPILOGUE_INSTANCES, *skinny.EPILOGUE_INSTANCES)
-PLAIN_ROWS = [i for i in FEW_ROWS if not i.norm]
-
-
-def config_of(instance: Any, pdl: bool) -> Any:
-    """An instance of either kernel of at most 8 rows."""
-    kind = SkinnyConfig if isinstance(instance, skinny.SkinnyInstance) else StreamConfig
-    return kind(instance, mode=Mode(pdl=pdl))
+PLAIN_ROWS = [i for i in stream.EPILOGUE_INSTANCES if not i.norm]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +60,9 @@ def test_every_instance_is_right(engine: Any, instance: stream.StreamInstance) -
 
 @pytest.mark.parametrize("rows", [1, 3, 8])
 @pytest.mark.parametrize("instance", PLAIN_ROWS, ids=lambda i: i.name)
-def test_every_instance_with_an_epilogue_is_right(engine: Any, instance: Any, rows: int) -> None:
+def test_every_instance_with_an_epilogue_is_right(
+    engine: Any, instance: stream.StreamInstance, rows: int
+) -> None:
     """Bias, activation and residual in every combination, n that no tile divides, gaps, PDL."""
     dtype = DTYPES[instance.dtype]
     extents = (11003, 2048, 0), (512, 4096, 8), (1021, 1032, 16), (7, 8, 0)
@@ -79,7 +73,7 @@ def test_every_instance_with_an_epilogue_is_right(engine: Any, instance: Any, ro
             beta, kept = float(added is not None), residual.clone()
             wanted = exact(a, w.t(), added, given, activation, 1.0, beta)
             for pdl in (False, True):
-                config = config_of(instance, pdl)
+                config = StreamConfig(instance, mode=Mode(pdl=pdl))
                 call = engine.bind(config, a, w.t(), None, given, activation, 1.0, beta, added)
                 got = call().clone()
                 what = (config.name, n, k, gap, activation, given is not None, added is not None)
@@ -154,7 +148,7 @@ def pair_of(x: Any, gate: Any, up: Any, bias: Any = None) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("rows", [1, 3, 8])
 @pytest.mark.parametrize("instance", PLAIN_ROWS, ids=lambda i: i.name)
-def test_every_instance_multiplies_a_pair(engine: Any, instance: Any, rows: int) -> None:
+def test_every_instance_multiplies_a_pair(engine: Any, instance: stream.StreamInstance, rows: int) -> None:
     """One weight or two, with a bias or without, gaps, PDL; twice the same bits."""
     dtype = DTYPES[instance.dtype]
     for turn, (n, k, gap) in enumerate(((6144, 4096, 0), (8, 8, 0), (1016, 1032, 16), (264, 8200, 8))):
@@ -169,7 +163,7 @@ def test_every_instance_multiplies_a_pair(engine: Any, instance: Any, rows: int)
             wanted, allowed = pair_of(a, gate, w[n:] if other is None else other, given)
             results = []
             for pdl in (False, True):
-                config = config_of(instance, pdl)
+                config = StreamConfig(instance, mode=Mode(pdl=pdl))
                 call = engine.bind(config, a, b, None, given, "swiglu", 1.0, float(other is not None), more)
                 results += [call().clone(), call()]
             what = (config.name, n, k, gap, given is not None, other is not None)

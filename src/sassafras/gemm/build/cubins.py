@@ -24,12 +24,10 @@ KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 
 def source(instance: Instance) -> str:
     """The whole text of an instance, its includes pasted in (so that no compiler needs a path)."""
-    return _paste(instance.source, set())
+    return _paste(instance.source, frozenset())
 
 
-def _paste(text: str, seen: set[str]) -> str:
-    """The text with its includes, each where it comes first (``#pragma once``)."""
-
+def _paste(text: str, seen: frozenset[str]) -> str:
     def include(match: re.Match[str]) -> str:
         name = match[1]
         if name in seen:
@@ -37,8 +35,7 @@ def _paste(text: str, seen: set[str]) -> str:
         path = KERNELS / name
         if not path.is_file():
             raise CompileError("an included file is missing", where=name)
-        seen.add(name)
-        return _paste(path.read_text(), seen)
+        return _paste(path.read_text(), seen | {name})
 
     return re.sub(r'^#include "([\w./]+)"$', include, text.replace("#pragma once\n", ""), flags=re.MULTILINE)
 

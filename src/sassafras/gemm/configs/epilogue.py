@@ -18,7 +18,6 @@ from . import registry, tma_wgmma
 from .persistent import PersistentConfig, band_dividers
 from .persistent_pair import UNIT, PairConfig
 from .registry import Config
-from .skinny import SkinnyConfig
 from .split_k_early import EarlySplitKConfig
 from .stream import StreamConfig
 from .tma_wgmma import LAYOUTS
@@ -150,10 +149,6 @@ def launch(
     scalars = dict(plain.scalars)
     scalars |= {f"ld{name}": line[name] for name in "abc" if f"ld{name}" in scalars}
     pair = isinstance(config, PairConfig)
-    tensors = plain.tensor_maps
-    if isinstance(config, SkinnyConfig) and activation == SWIGLU:
-        pair, width = True, shape.n // 2
-        tensors = {name: replace(of, dims=(of.dims[0], width)) for name, of in tensors.items()}
     if beta and "last_row" in scalars and not pair:
         # what is added may be C itself: no element of it is stored twice
         scalars |= {"last_row": tma_wgmma.APART, "last_column": tma_wgmma.APART}
@@ -176,7 +171,7 @@ def launch(
         name: described.spread(tight[described.operand], line[described.operand])
         if described.lines
         else _layered(described, line, step, batch.count)
-        for name, described in tensors.items()
+        for name, described in plain.tensor_maps.items()
     }
     if pair:  # up's weight: a tensor of its own, or the layer behind the gate's
         up = maps["map_up"]
@@ -229,10 +224,10 @@ def configurations(
         aligned: all addresses are multiples of 16 bytes.
         pair, norm: as in `why_illegal`.
     """
-    legal: list[Config] = [
+    legal = [
         config
         for config in registry.epilogue_configurations()
-        if not isinstance(config, EarlySplitKConfig | SkinnyConfig)
+        if not isinstance(config, EarlySplitKConfig)
         and config.layout == layout
         and config.dtype == dtype
         and (aligned or getattr(config, "any_alignment", False))

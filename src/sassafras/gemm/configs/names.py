@@ -27,7 +27,6 @@ ENTRIES = {
     "any": "unaligned",
     "st": "stream",
     "ce": "split_k_early",
-    "sk": "skinny",
 }
 #: (kernel, end of an entry's name) -> the kernel: two passes, folded, a pair
 _ENDINGS = {
@@ -54,7 +53,6 @@ _LAUNCHES = {
     "split_k_folded": r"f(?P<split_k>\d)(?:g(?P<band>[1-9]\d?))?",
     "split_k_two_pass": r"(?:c1)?p(?P<split_k>\d+)",
     "stream": r"c1",
-    "skinny": r"c1",
     "persistent": rf"{_GROUP}(?:/k1)?",
     "persistent_pair": _GROUP,
     "persistent_folded": rf"f(?P<split_k>\d){_GROUP}",

@@ -17,7 +17,6 @@ from . import (
     persistent,
     persistent_folded,
     persistent_pair,
-    skinny,
     small,
     split_k,
     split_k_early,
@@ -30,7 +29,6 @@ from .fallback import FallbackConfig, FallbackInstance
 from .persistent import PersistentConfig, PersistentInstance
 from .persistent_folded import FoldedPersistentConfig, FoldedPersistentInstance
 from .persistent_pair import PairConfig, PairInstance
-from .skinny import SkinnyConfig, SkinnyInstance
 from .small import SmallConfig, SmallInstance
 from .split_k import SplitKConfig, SplitKInstance
 from .split_k_early import EarlyInstance, EarlySplitKConfig
@@ -46,7 +44,6 @@ Instance = (
     | PersistentInstance
     | UnalignedInstance
     | StreamInstance
-    | SkinnyInstance
 )
 Config = SmallConfig | FallbackConfig | SplitKConfig | PersistentConfig | UnalignedConfig | StreamConfig
 
@@ -110,7 +107,6 @@ KERNELS = {
         _of(split_k_folded, FoldedSplitKConfig, FoldedInstance),
         _of(persistent_folded, FoldedPersistentConfig, FoldedPersistentInstance),
         _of(persistent_pair, PairConfig, PairInstance),
-        _of(skinny, SkinnyConfig, SkinnyInstance),
     )
 }
 

@@ -109,15 +109,10 @@ class StreamConfig(Configuration):
         """Rows and columns of C a CTA."""
         return COLUMNS, ROWS
 
-    @property
-    def most(self) -> int:
-        """Rows of A; in a stage the norm has the place of one."""
-        return COLUMNS - self.instance.norm
-
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot run this shape; None when it may."""
-        if shape.m > self.most:
-            return f"{shape.m} rows of A, {self.most} are possible"
+        if shape.m > (most := COLUMNS - self.instance.norm):
+            return f"{shape.m} rows of A, {most} are possible"
         if shape.k % 8:
             return f"k {shape.k} is not a multiple of 8: rows would not be 16-byte aligned"
         if max(shape.n, shape.k) >= 1 << 31:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ..configs import epilogue, registry, skinny, split_k_early, stream
+from ..configs import epilogue, registry, split_k_early, stream
 from ..configs.epilogue import ALONE, Batch, Lines
 from ..configs.persistent_pair import PairConfig
 from ..configs.registry import Config
@@ -82,10 +82,6 @@ def choose(
     """(configuration or None for torch, why)."""
     extra = extra or Extra()
     pair = extra.activation == epilogue.SWIGLU
-    if chooser.streamed.skinny and aligned and (extra.norm or extra.constant):
-        for tile in skinny.best(shape, dtype, extra.norm):
-            if epilogue.why_illegal(tile, shape, batch, lines, pair, extra.norm) is None:
-                return tile, "few rows: reading B starts before the launch ahead has ended"
     found = epilogue.configurations(shape, layout, dtype, batch, lines, aligned, pair, extra.norm)
     if not found:
         return None, "no kernel with an epilogue can run it"

@@ -47,14 +47,12 @@ class Streamed:
         plain: rows of A, at most.
         compiled: the same in compiled models, where it saves launches around it.
         wide: rings of a whole multiprocessor there.
-        skinny: `configs.skinny` instead, in compiled models.
         least: elements of a B of many lines from which those tiles serve (`few_rows.LEAST` with fewer lines).
     """
 
     plain: int
     compiled: int
     wide: bool
-    skinny: bool = False
     least: int = few_rows.LEAST
 
 
