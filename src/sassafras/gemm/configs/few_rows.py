@@ -1,9 +1,10 @@
 """Layers of at most 64 rows, bound by reading B from memory: which split-K kernel reads it fastest.
 
-Stages hold two blocks of 64 k: 256 bytes of each line of B at a time. The choice (`cost_us`) was fitted on an
-H100 to 60 layers of 16 and 64 rows, each behind a norm with its weights read early. Between plain kernels, on
-69 other products, it takes 1.01 times as long as the best of 19 kernels with k cut into 1 to 8 ranges
-(docs/experiments/hgemm-kernels.md); on an H200, at 1, 4 and 8 rows of 16 layers, 1.003 times the best of 8.
+Stages hold two blocks of 64 k: 256 bytes of each line of B at a time. The choice (`cost_us`) was fitted to 96
+products of 1 to 64 rows on an H200, one behind the other, and 69 on an H100, between elementwise kernels and
+behind norms with the weights read early; in both the weights come from memory. It takes 1.001 and 1.004 times
+as long as the best of 23 (docs/experiments/hgemm-kernels.md); on half of the layers, fitted to the other half,
+1.003 to 1.009.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ MOST, LEAST = 64, 1 << 24
 #: lines of B from which there are tiles enough without a cut of k: of smaller ones, too, the choice is right
 #: (an H200: 1.04 times as fast as the predictor's, over 51 products of 8 layers)
 MANY = 3072
-#: ranges of k that are tried: with up to 8, 64 rows of 8192x28672 took 1.13 times as long as by the best on
-#: an H200, with these 1.04; on an H100 there is no difference, over 69 products
+#: ranges of k that are tried: on an H100 more are no faster, over 69 products
 _SLICES = range(1, 4)
 #: columns of a tile of 64 rows -> stages of 128 k
 RINGS = {32: 7, 48: 7, 64: 6, 96: 5, 112: 4, 128: 4, 160: 3, 192: 3}
-#: microseconds of a wave of CTAs, of a cluster, of a CTA in it; of a MB of A, and of B, that a multiprocessor
-#: reads
-_WAVE, _CLUSTER, _MEMBER, _OF_A, _OF_B = 1.43, 0.474, 0.284, 1.66, 4.49
+#: microseconds of each of the first waves of CTAs, and of later ones, of a cluster, of a CTA in it; of a MB of
+#: A, and of B, that a multiprocessor reads
+_WAVE, _LATER, _CLUSTER, _MEMBER, _OF_A, _OF_B = 2.85, 0.2, 0.097, 0.04, 0.262, 1.09
+#: waves from which on one's end is hidden behind another's begin: CTAs drift apart
+_FIRST = 4
 
 
 def _instances(dtype: str) -> tuple[SplitKInstance, ...]:
@@ -53,7 +55,8 @@ def cost_us(config: SplitKConfig, shape: Shape) -> float:
     read = line * lines * sum(ceil_div(at_once, MULTIPROCESSORS) for at_once in waves)
     apart = (_CLUSTER + _MEMBER * slices) * (slices > 1)
     of_a, of_b = read * shape.m / lines, read * min(1.0, MULTIPROCESSORS / ctas)
-    return _WAVE * len(waves) + apart + _OF_A * of_a + _OF_B * of_b
+    first = min(len(waves), _FIRST)
+    return _WAVE * first + _LATER * (len(waves) - first) + apart + _OF_A * of_a + _OF_B * of_b
 
 
 def best(shape: Shape, least: int = LEAST) -> list[SplitKConfig]:
