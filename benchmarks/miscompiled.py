@@ -31,6 +31,7 @@ AUDIT, DIFFERENTIAL = "audit", "differential run"
 RIGHT = {
     "triton-9433": (AUDIT, (99,)),
     "triton-11781": (AUDIT, (13, 3)),
+    "triton-11660": (AUDIT, (13, 4)),
     "triton-11581": (DIFFERENTIAL, (13, 2)),
 }
 

@@ -3,7 +3,8 @@
 The validator's rules are of two kinds. Most follow from the instructions alone: dependences, the table's
 distances, scoreboards. These judge the kernel as its own original (`Validator.violations`). The others ask
 for no less than the original had; here an absolute rule takes their place: distances that no compiled code
-goes below, registers of asynchronous products (`products`), shared memory (`shared_memory`).
+goes below, registers of asynchronous products (`products`), shared memory (`shared_memory`), registers that
+nothing writes (`sass.undefined`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from sassafras.sass import Program
 from sassafras.sass.control import SCOREBOARDS, WAIT_SHIFT
 from sassafras.sass.latency import LatencyTable
+from sassafras.sass.undefined import undefined
 
 from . import products, relied
 from .dependences import KIND_NAMES, MEMORY
@@ -38,6 +40,7 @@ RULES: dict[str, str] = {
     "copy": "shared memory that a copy writes holds the data only after DEPBAR has waited for its group",
     "barrier": "shared memory passes from one warp to another only over a barrier",
     "slot": "a slot of shared memory is free for the next copy only when every product that reads it is done",
+    "undefined": "what an instruction reads, another one has written",
     "surplus": "nothing that follows needs this wait",
 }
 #: fences of memory with a scoreboard -> what compiled code always waits for them before
@@ -104,6 +107,8 @@ class Auditor:
         """What is wrong with the kernel."""
         v = self._validator
         a = v.analysis
+        for i, register in undefined(v.function):
+            yield Violation.at("undefined", i, f"reads {spell(register)}, which nothing writes")
         # more raises of a scoreboard than were measured: no compiled code was ever seen to fail by that
         found = v.violations(v.original.tobytes())
         yield from (one for one in found if one.kind not in ("count", "scoreboard"))

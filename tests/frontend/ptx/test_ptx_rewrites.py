@@ -194,7 +194,8 @@ def test_everything_together_is_assembled(name: str) -> None:
     for access in made.entry.accesses:
         for kind in (Cache, PrefetchSize, L2Policy, Prefetch):
             values = kind.values(made.entry, access)
-            rewrites += [kind(access.number, v) for v in values[access.number % max(len(values), 1) :][:1]]
+            some = [kind(access.number, v) for v in values[access.number % max(len(values), 1) :][:1]]
+            rewrites += [one for one in some if one.release(made.entry) < (13, 0)]
     assert print_of(name, *rewrites) != print_of(name)
     assert all(one.bitwise for one in rewrites)
 

@@ -10,8 +10,10 @@ import pytest
 
 from sassafras.core import CompileError, Playable, SassafrasError, Space
 from sassafras.frontend import ptx
+from sassafras.frontend._ptxas import assemble
 from sassafras.frontend.ptx import PtxMove, PtxState
-from sassafras.frontend.ptx.rewrites import Cache, EntryName, Frequency, Registers
+from sassafras.frontend.ptx.axes import rewrite_axes
+from sassafras.frontend.ptx.rewrites import Cache, EntryName, Frequency, L2Policy, Registers, write
 from sassafras.frontend.ptxas_options import PtxasOptions
 from sassafras.sass import Cubin
 from sassafras.targets import load
@@ -91,12 +93,48 @@ def test_a_row_of_an_agent_is_an_axis() -> None:
 
 def test_a_group_is_changed_together() -> None:
     made = space("paged_decode")
-    name = next(n for n in made.axes if n.startswith("cp.async of") and n.endswith("L2Policy"))
+    name = next(n for n in made.axes if n.startswith("cp.async of") and n.endswith("PrefetchSize"))
     state = made.apply(made.start(), PtxMove(name, 1))
     assert len(state.rewrites) > 2 and len({one.slot for one in state.rewrites}) == len(state.rewrites)
     number = state.rewrites[0].slot[1]
-    mixed = made.apply(state, PtxMove(f"access {number} L2Policy", 0))
+    mixed = made.apply(state, PtxMove(f"access {number} PrefetchSize", 0))
     assert made.chosen(mixed, made.axes[name]) == -1 and made.chosen(state, made.axes[name]) == 1
+
+
+def of_kind(made: ptx.PtxSpace, kind: str) -> int:
+    """The number of an access of this kind."""
+    return next(a.number for a in made.entry.accesses if a.kind == kind)
+
+
+def test_policies_of_copies_need_a_ptxas_that_gives_them_registers() -> None:
+    made = space("gemm_leakyrelu")
+    copy = of_kind(made, "cp.async")
+    with pytest.raises(CompileError, match=r"needs ptxas 13[.]4 or newer, not 12"):
+        made.build(PtxState(rewrites=(L2Policy(copy, "evict_last"),)))
+    for newest, offered in (((13, 3), False), ((13, 4), True)):
+        axes = rewrite_axes(made.entry, made.kernel.threads, made.kernel.shared_bytes, newest)
+        lengths = {one.name: len(one.choices) for one in axes}
+        assert lengths[f"access {copy} L2Policy"] == (4 if offered else 1)
+        assert lengths[f"access {of_kind(made, 'st')} L2Policy"] == 4
+    stored = made.build(PtxState(rewrites=(L2Policy(of_kind(made, "st"), "evict_last"),)))
+    assert stored.digest != made.kernel.digest
+
+
+def test_an_output_that_reads_what_nothing_writes_is_refused() -> None:
+    made = space("gemm_leakyrelu")
+    tool = [releases()["12"]]
+    text = write(made.entry, [L2Policy(of_kind(made, "cp.async"), "evict_first")], made.kernel.threads)
+    faulty = ptx.PtxSpace(made.kernel, text, tool, made.base_flags)
+    state = PtxState(rewrites=(Registers("maxnreg", 255),))
+    with pytest.raises(
+        CompileError, match=r"ptxas 12[.]\d+[.]\d+: LDGSTS at 0x\w+ reads UR0, which nothing writes"
+    ):
+        faulty.build(state)
+    assert made.build(state).kernel.cubin
+    # where the frontend's own kernel does so too, its output is the measure
+    own = assemble(text, "sm_90a", tool[0], flags=made.base_flags)
+    same = ptx.PtxSpace(made.kernel.with_cubin(own), text, tool, made.base_flags)
+    assert same.build(state).kernel.cubin
 
 
 def test_refusals_say_why() -> None:

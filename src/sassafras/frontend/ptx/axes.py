@@ -46,13 +46,13 @@ def option_axes(tools: Sequence[str], threads: int, controls: Sequence[str]) -> 
     return axes + [Axis(name, "options", (None, *v), name) for name, v in values.items()]
 
 
-def rewrite_axes(entry: Entry, threads: int, shared: int, new: bool) -> list[Axis]:
+def rewrite_axes(entry: Entry, threads: int, shared: int, newest: tuple[int, int]) -> list[Axis]:
     """Rewrites that are legal for an entry.
 
     Args:
         entry: the entry.
         threads, shared: threads and bytes of dynamic shared memory of a block.
-        new: there is a ptxas of CUDA 13.
+        newest: the newest release of ptxas there is.
     """
     bound = () if entry.bounded else (rw.BlockSize("maxntid", threads),)
     most = min(2048 // threads, _SHARED // (shared + _RESERVED))
@@ -62,11 +62,11 @@ def rewrite_axes(entry: Entry, threads: int, shared: int, new: bool) -> list[Axi
         ("entry name", "name", [(rw.EntryName(prefix),) for prefix in rw.PREFIXES]),
         ("block size", "residency", [(rw.BlockSize(d, threads),) for d in ("maxntid", "reqntid")]),
         ("residency", "residency", residency),
-        ("spills", "spills", [(rw.SharedSpill(),)] if new else []),
+        ("spills", "spills", [(rw.SharedSpill(),)]),
         ("unroll", "loops", [(rw.NoUnroll(-1),)] if entry.loops else []),
     ]
     for at in entry.loops:
-        often: list[tuple[rw.Rewrite, ...]] = [(rw.Frequency(at, n),) for n in FREQUENCIES if new]
+        often: list[tuple[rw.Rewrite, ...]] = [(rw.Frequency(at, n),) for n in FREQUENCIES]
         found += [
             (f"loop {at} unroll", "loops", [(rw.NoUnroll(at),)]),
             (f"loop {at} frequency", "loops", often),
@@ -82,7 +82,8 @@ def rewrite_axes(entry: Entry, threads: int, shared: int, new: bool) -> list[Axi
     axes = []
     for name, what, choices in found:
         sure = what in ("access", "group")
-        legal = [choice for choice in choices if sure or not rw.refusal(entry, choice, threads)]
+        able = [choice for choice in choices if all(one.release(entry) <= newest for one in choice)]
+        legal = [choice for choice in able if sure or not rw.refusal(entry, choice, threads)]
         slots = frozenset(one.slot for choice in legal for one in choice if one not in bound or what == name)
         axes.append(Axis(name, what, ((), *legal), slots=slots))
     return axes

@@ -50,6 +50,10 @@ class Rewrite:
         """What it changes: of two rewrites of one slot only one can be."""
         return type(self).__name__, getattr(self, "access", getattr(self, "at", 0))
 
+    def release(self, entry: Entry) -> tuple[int, int]:
+        """The first release of ptxas that compiles it into code that runs."""
+        return (13, 0) if self.needs >= (9, 0) else (0, 0)
+
     def refusal(self, entry: Entry, threads: int) -> str:
         """Why it must not be applied to an entry launched with so many threads a block; "" for nothing."""
         raise NotImplementedError
@@ -226,7 +230,13 @@ class PrefetchSize(OfAccess):
 
 @dataclass(frozen=True, slots=True)
 class L2Policy(OfAccess):
-    """``.L2::cache_hint`` with a policy of ``createpolicy.fractional`` for the whole access."""
+    """``.L2::cache_hint`` with a policy of ``createpolicy.fractional`` for the whole access.
+
+    Before 13.4 ptxas gives most copies with one registers that nothing writes (`sass.undefined`).
+    """
+
+    def release(self, entry: Entry) -> tuple[int, int]:
+        return (13, 4) if entry.accesses[self.access].kind == "cp.async" else (0, 0)
 
     @classmethod
     def values(cls, entry: Entry, access: Access) -> tuple[str, ...]:

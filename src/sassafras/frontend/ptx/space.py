@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -30,6 +31,7 @@ from sassafras.core import (
 )
 from sassafras.frontend._ptxas import assemble, ptxas_version
 from sassafras.frontend.ptxas_options import PtxasOptions, available, controls_digest
+from sassafras.sass import undefined
 
 from . import names
 from .axes import Axis, option_axes, rewrite_axes
@@ -113,12 +115,12 @@ class PtxSpace:
         self._own_path = versions.get(own, "")
         #: option with a file -> the file's digest
         self.controls = {each: controls_digest(each) for each in controls}
-        shared, new = kernel.shared_bytes, any(_cuda_13(version) for version in self.tools)
+        newest = max(map(_release, self.tools))
         self.axes = {
             one.name: one
             for one in (
                 *option_axes(tuple(self.tools.values()), kernel.threads, tuple(self.controls)),
-                *rewrite_axes(self.entry, kernel.threads, shared, new),
+                *rewrite_axes(self.entry, kernel.threads, kernel.shared_bytes, newest),
             )
             if len(one.choices) > 1
         }
@@ -224,6 +226,11 @@ class PtxSpace:
     def _own(self) -> Candidate:
         return Candidate(self.kernel, self._recipe(PtxState()))
 
+    @cached_property
+    def _own_undefined(self) -> str:
+        """What the own kernel reads that nothing writes: then it is the source, and in every output."""
+        return undefined.explain(self.kernel.cubin, self.kernel.name)
+
     def _recipe(self, state: PtxState) -> dict[str, Any]:
         flags, version = list(state.options.flags()), self.version(state.options)
         recipe = {"space": "ptx", "ptxas": version, "flags": flags, **state.to_json()}
@@ -240,12 +247,14 @@ class PtxSpace:
         version = self.version(state.options)
         if not state.options.ptxas and not self._own_path and state != PtxState():
             return f"the frontend's own ptxas {version} was not found: pass its path in tools"
-        for one in state.rewrites:
-            if one.needs >= (9, 0) and not _cuda_13(version):
-                return f"{one.describe()} needs ptxas 13.0 or newer, not {version}"
         if state.options.max_registers is not None and (why := redistributes(self.entry)):
             return why
-        return refusal(self.entry, state.rewrites, self.kernel.threads)
+        if why := refusal(self.entry, state.rewrites, self.kernel.threads):
+            return why
+        for one in state.rewrites:
+            if (least := one.release(self.entry)) > _release(version):
+                return f"{one.describe()} needs ptxas {least[0]}.{least[1]} or newer, not {version}"
+        return ""
 
     def _assembled(self, state: PtxState) -> Candidate:
         if why := self.refusal(state):
@@ -262,6 +271,8 @@ class PtxSpace:
                     raise CompileError(str(error)) from error
         if why := not_launched(data, kernel):
             raise CompileError(why, where=kernel.name)
+        if not self._own_undefined and (why := undefined.explain(data, kernel.name)):
+            raise CompileError(f"ptxas {self.version(state.options)}: {why}", where=kernel.name)
         meta = {
             **kernel.meta,
             "ptxas": self.version(state.options),
@@ -363,5 +374,7 @@ def _sorted(rewrites: Any) -> tuple[Rewrite, ...]:
     return tuple(sorted(rewrites, key=lambda one: (one.slot, repr(one))))
 
 
-def _cuda_13(version: str) -> bool:
-    return version.partition(".")[0].isdigit() and int(version.partition(".")[0]) >= 13
+def _release(version: str) -> tuple[int, int]:
+    """``(13, 0)`` of ``13.0.88``; ``(0, 0)`` of an unknown one."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
