@@ -128,8 +128,8 @@ def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
 
 
 def label(subject: str) -> str:
-    """A subject's name in rows: of the suite its own, of a file with its folder alone."""
-    return "/".join(Path(subject.removeprefix("suite:")).parts[-2:])
+    """A subject's name in rows: of the suite its own, of a captured kernel its folder's and its own."""
+    return "/".join(Path(subject.removeprefix("suite:")).parts[-2:]).replace("/captured.json:", " ")
 
 
 def compiler_row(subject: str, options: argparse.Namespace) -> list[Row]:
@@ -147,7 +147,7 @@ def compiler_row(subject: str, options: argparse.Namespace) -> list[Row]:
     try:
         row["environment"] = device.environment()
         workload = load(subject)
-        row |= {"shape": workload.case().name, "frontend": workload.name}
+        row |= {"shape": workload.case().name if row["suite"] else "", "frontend": workload.name}
         result = sassafras.optimize(
             workload,
             space=COMPILER,
@@ -324,7 +324,8 @@ def finish(rows: Sequence[Row], out: str) -> Path:
     """Write the result file; of a kernel and stage the last row without an error counts."""
     last = {(r["kernel"], r["stage"]): r for r in sorted(rows, key=lambda r: "error" not in r)}
     order = (*STAGES, COMPILER)
-    stand = sorted(map(dict, last.values()), key=lambda r: (r["kernel"], order.index(r["stage"])))
+    places = {key: (not row.get("suite", True), key[0], order.index(key[1])) for key, row in last.items()}
+    stand = [dict(last[key]) for key in sorted(last, key=places.__getitem__)]
     environments = [r.pop("environment", None) for r in stand]
     if any(r["stage"] == COMPILER for r in stand):
         environment = next((e for e in environments if e), {})

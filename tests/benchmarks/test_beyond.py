@@ -128,7 +128,7 @@ def test_a_row_names_no_folders_of_a_machine() -> None:
     names = [
         beyond.label(s) for s in ("suite:softmax", "gemm:64x64x64", "/some/where/norm-1/captured.json:norm")
     ]
-    assert names == ["softmax", "gemm:64x64x64", "norm-1/captured.json:norm"]
+    assert names == ["softmax", "gemm:64x64x64", "norm-1 norm"]
 
 
 def test_a_rehearsal_is_cut_resumed_and_writes_no_result(
@@ -181,11 +181,11 @@ def test_a_captured_kernel_is_searched_alone_and_one_that_is_not_there_is_a_row(
     beyond.main()
     found, lost = beyond.read_rows(tmp_path / "compiler-space-modelled.rows.jsonl")
     assert (found["kernel"], lost["kernel"]) == (
-        "demo/captured.json:rmsnorm_kernel",
-        "gone/captured.json:lost",
+        "demo rmsnorm_kernel",
+        "gone lost",
     )
     assert found["suite"] is False and found["evaluations"] == 4 and "error" not in found
     assert "cannot read the capture" in lost["error"]
     summary = json.loads("{" + capsys.readouterr().out.partition("\n{")[2])
     assert summary["third_party"]["kernels"] == 1 and "suite" not in summary
-    assert summary["failed_rows"] == ["gone/captured.json:lost"]
+    assert summary["failed_rows"] == ["gone lost"]
