@@ -6,6 +6,7 @@ pays for a longer stall with a faster run, with noise, and can be told to find a
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from dataclasses import dataclass, field, replace
@@ -160,6 +161,32 @@ def test_a_leader_that_fails_later_is_named_and_not_kept(tmp_path: Any) -> None:
     assert result.failed_after_validation == 3
     with Store.open(tmp_path / "s.sqlite") as store:
         assert store.winners() == []
+
+
+def test_approved_candidates_that_fail_are_kept_with_their_code(tmp_path: Any) -> None:
+    class Failing(Bench):
+        """Every third candidate crashes."""
+
+        def run(self, candidate: Candidate) -> Evaluation:
+            outcome = super().run(candidate)
+            if len(self.log) % 3:
+                return outcome
+            return Evaluation(candidate.digest, Verdict.CRASHED, detail="illegal address")
+
+    result = optimize(Failing(), tmp_path, budget="60e")
+    assert result.failed_after_validation > len(result.failures) == 8
+    first = result.failures[0]
+    assert first.verdict == "crashed" and first.detail == "illegal address"
+    assert first.original == result.baseline.cubin != first.cubin
+    cubin, facts = result.save(tmp_path / "out")
+    kept = cubin.with_name(f"{cubin.stem}-failed-{first.digest[:16]}.cubin")
+    assert kept.read_bytes() == first.cubin
+    assert kept.with_name(f"{kept.stem}-of.cubin").read_bytes() == first.original
+    written = json.loads(facts.read_text())
+    assert written["failures"][0] == {
+        "digest": first.digest, "verdict": "crashed", "detail": "illegal address"
+    }  # fmt: skip
+    assert type(result).from_json(written, result.baseline, result.cubin).failures == ()
 
 
 def test_a_leader_that_fails_a_second_look_is_out(tmp_path: Any) -> None:

@@ -89,7 +89,7 @@ def test_it_serves_what_no_table_has() -> None:
 def test_the_choice_beside_what_was_measured(
     context: str, rows: tuple[int, ...], loss: float, gain: float
 ) -> None:
-    """Geometric means of an H100's times, or an H200's: the choice over the best kernel, torch over the choice."""
+    """Geometric means of times of a GPU: the choice over the best kernel tried, torch over the choice."""
     gpu = "h200" if context == "back to back" else "h100"
     path = Path(__file__).parents[2] / "benchmarks" / "data" / f"nvidia-{gpu}.few-rows.jsonl.gz"
     with gzip.open(path, "rt", encoding="utf-8") as file:

@@ -18,8 +18,8 @@ from sassafras.core import (
     Redrawing,
 )
 from sassafras.core.statistics import expected_excess, quotient_interval
+from sassafras.evaluate import FAILURES
 from sassafras.jobs.confirm import select
-from sassafras.jobs.job import FAILURES
 from sassafras.jobs.result import Result
 from sassafras.search import Descent, Finished, Found, Stage
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import At, Candidate, Device, Kernel, Outcome, SassafrasError, Space
-from sassafras.evaluate import KernelEvaluator
+from sassafras.evaluate import ApprovedFailure, KernelEvaluator
 from sassafras.frontend.ptx import PtxSpace, PtxState
 from sassafras.schedule.spaces import space_of
 from sassafras.validate import Validator
@@ -124,6 +124,11 @@ class CompilerJudge(PtxJudge):
         self.space = space
         space.tell = getattr(device, "schedules_of", space.tell)
         self._judges: dict[str, KernelEvaluator] = {}
+
+    @property
+    def failures(self) -> list[ApprovedFailure]:
+        """Approved schedules that failed."""
+        return [failure for judge in self._judges.values() for failure in judge.failures]
 
     def evaluate(self, candidate: Candidate) -> Outcome:
         """Judge one candidate. Never raises for its fault. Raises DeviceError."""

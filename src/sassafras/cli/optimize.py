@@ -130,9 +130,10 @@ def _show(result: Result, files: tuple[Path, Path], target: str, case: str, quie
     for text in result.notes:
         note(f"note: {text}", "yellow")
     if result.failed_after_validation:
+        with_them = f", with {files[0].stem}-failed-*.cubin" if result.failures else ""
         stderr().print(
             f"{result.failed_after_validation} approved candidates failed on the device: a defect of the "
-            "validator, please report it with `sassafras store export`",
+            f"validator, please report it{with_them}",
             style="red",
         )
     if result.reason == "interrupted":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from .evaluator import KernelEvaluator, ValidatorLike
+from .evaluator import FAILURES, ApprovedFailure, KernelEvaluator, ValidatorLike
 from .sandbox import Confinement, NotSafe
 from .source import Built, Source, SourceEvaluator
 
 __all__ = [
+    "FAILURES",
+    "ApprovedFailure",
     "Built",
     "Confinement",
     "KernelEvaluator",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sassafras.core import Candidate, Device, Evaluation, Kernel, Modelled, Outcome, Redrawing, Verdict
 from sassafras.evaluate.gpu.protocol import launch_key
@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 
 #: ``validator(original cubin, candidate cubin) -> report``
 ValidatorLike = Callable[[bytes, bytes], "Report"]
+#: verdicts that no approved candidate may have
+FAILURES = (Verdict.WRONG_RESULT, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.CHEATED)
+#: failures of one kernel's schedules whose code is kept
+_KEPT = 8
+
+
+class ApprovedFailure(NamedTuple):
+    """A candidate that the validator approved and that failed on the device: what a report of it needs."""
+
+    digest: str
+    verdict: str
+    detail: str
+    cubin: bytes
+    original: bytes
 
 
 class KernelEvaluator:
@@ -42,6 +56,8 @@ class KernelEvaluator:
         self.device, self.validator, self.baseline = device, validator, baseline
         self._implausible = implausible
         self._seen: dict[tuple[str, str], Outcome] = {}
+        #: the first candidates that failed although the validator had approved them
+        self.failures: list[ApprovedFailure] = []
 
     def evaluate(self, candidate: Candidate) -> Outcome:
         """Judge one candidate. Never raises for a candidate's fault: the verdict says it.
@@ -54,7 +70,15 @@ class KernelEvaluator:
         outcome = self._refuse(candidate)
         if outcome is None:
             outcome = self._plausible(self.device.run(candidate))
+            self._note(candidate, outcome)
         return self.settle(candidate, outcome)
+
+    def _note(self, candidate: Candidate, outcome: Outcome) -> None:
+        cubin, original, verdict = candidate.kernel.cubin, self.baseline.cubin, outcome.verdict
+        approved = self.validator is not None and cubin != original
+        if approved and verdict in FAILURES and len(self.failures) < _KEPT:
+            failure = ApprovedFailure(candidate.digest, str(verdict), outcome.detail, cubin, original)
+            self.failures.append(failure)
 
     def closer(self, candidate: Candidate, level: int) -> Outcome | None:
         """A look at more draws on a device that draws; see `core.Redrawing.closer`.

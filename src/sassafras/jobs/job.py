@@ -27,13 +27,12 @@ from sassafras.core import (
     SearchError,
     Space,
     StoreError,
-    Verdict,
     Workload,
     beats,
     workload_digest,
 )
 from sassafras.core import refused_cubin as refused
-from sassafras.evaluate import KernelEvaluator
+from sassafras.evaluate import FAILURES, KernelEvaluator
 from sassafras.frontend.description import describe
 from sassafras.jobs.confirm import leaders_of, remeasure, select
 from sassafras.jobs.result import Result
@@ -44,7 +43,6 @@ from sassafras.timing_model.evidence import correlation, refusal
 from sassafras.validate import Validator
 
 #: verdicts that a schedule which the validator approved must never get
-FAILURES = (Verdict.WRONG_RESULT, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.CHEATED)
 
 
 class StoreRecorder:
@@ -85,6 +83,7 @@ class Job:
         run_id: the run in the store, once begun.
         final: the outcome that the result stands on.
         failed_later: verdicts of approved candidates that failed after the search.
+        evaluator: what judges candidates, once the search began.
         grounds: what a winner of a `judge` rests on, kept with it.
     """
 
@@ -108,6 +107,7 @@ class Job:
     run_id: int | None = None
     final: Outcome | None = None
     failed_later: Counter[str] = field(default_factory=Counter)
+    evaluator: Evaluator | None = None
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -207,7 +207,7 @@ class Job:
         stop: Callable[[], bool] | None = None,
     ) -> Finished[Any]:
         """The search alone, on the open device; `recorder` is by default the store's run."""
-        evaluator = self.judge or self._evaluator()
+        self.evaluator = self.judge or self._evaluator()
         self._warm_up()
         if self.device.modelled and self.judge is None:
             self.device.run(Candidate(self.baseline))
@@ -219,7 +219,7 @@ class Job:
         return search.run(
             self.strategy,
             self.space,
-            evaluator,
+            self.evaluator,
             budget,
             seed=self.seed,
             recorder=recorder,
@@ -392,6 +392,7 @@ class Job:
             run=self.run_id,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             draws=final.draws if isinstance(final, Modelled) else 0,
+            failures=tuple(getattr(self.evaluator, "failures", ())),
         )
 
     def _grounds(self, recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from sassafras.core import Interval, Kernel, SassafrasError, StoreError
 from sassafras.core.errors import reason
+from sassafras.evaluate import ApprovedFailure
 from sassafras.jobs.rates import rates
 from sassafras.timing_model.evidence import correlation_words, ratio_words, refusal
 
@@ -62,6 +63,7 @@ class Result:
         date: UTC, ISO 8601.
         from_store: the search was not run again: this is the stored result.
         draws: draws of start times behind `modelled_ratio`.
+        failures: the first of ``failed_after_validation`` that failed during the search, with their code.
     """
 
     workload: str
@@ -99,6 +101,7 @@ class Result:
     date: str
     from_store: bool = False
     draws: int = 0
+    failures: tuple[ApprovedFailure, ...] = field(default=(), repr=False)
 
     @property
     def refusal(self) -> str:
@@ -182,7 +185,8 @@ class Result:
 
     def save(self, directory: str | Path) -> tuple[Path, Path]:
         """Write ``<workload>-<case>-<strategy>-s<seed>.cubin`` and ``.json`` into `directory`, replacing
-        earlier ones.
+        earlier ones, and beside them ``-failed-<digest>.cubin`` and ``-failed-<digest>-of.cubin``: approved
+        candidates that failed, and what the validator compared them with.
 
         Returns:
             The two paths.
@@ -198,6 +202,10 @@ class Result:
             directory.mkdir(parents=True, exist_ok=True)
             cubin.write_bytes(self.cubin)
             facts.write_text(json.dumps(self.to_json(), indent=2, sort_keys=True, default=str) + "\n")
+            for one in self.failures:
+                failed = f"{stem}-failed-{one.digest[:16]}"
+                (directory / f"{failed}.cubin").write_bytes(one.cubin)
+                (directory / f"{failed}-of.cubin").write_bytes(one.original)
         except OSError as error:
             raise SassafrasError(f"cannot write the result: {reason(error)}", where=str(directory)) from error
         return cubin, facts
@@ -217,6 +225,8 @@ class Result:
                 value = dict(value)
             elif isinstance(value, tuple):
                 value = list(value)
+            if each.name == "failures":
+                value = [{"digest": f.digest, "verdict": f.verdict, "detail": f.detail} for f in value]
             if each.name != "from_store":
                 out[each.name] = value
         return out
@@ -228,7 +238,7 @@ class Result:
         Raises:
             StoreError: the facts are not those of a result, or of other code.
         """
-        values = {key: value for key, value in facts.items() if key not in ("summary", "refusal")}
+        values = {key: value for key, value in facts.items() if key not in ("summary", "refusal", "failures")}
         values["baseline"], values["kernel"] = baseline, baseline.with_cubin(cubin)
         try:
             for key in ("interval", "null_interval"):

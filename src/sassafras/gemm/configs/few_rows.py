@@ -3,8 +3,8 @@
 Stages hold two blocks of 64 k: 256 bytes of each line of B at a time. The choice (`cost_us`) was fitted to 96
 products of 1 to 64 rows on an H200, one behind the other, and 69 on an H100, between elementwise kernels and
 behind norms with the weights read early; in both the weights come from memory. It takes 1.001 and 1.004 times
-as long as the best of 23 (docs/experiments/hgemm-kernels.md); on half of the layers, fitted to the other half,
-1.003 to 1.009.
+as long as the best of 23 (docs/experiments/hgemm-kernels.md); fitted to half of the layers, 1.003 to 1.009 on
+the other half.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MANY = 3072
 _SLICES = range(1, 4)
 #: columns of a tile of 64 rows -> stages of 128 k
 RINGS = {32: 7, 48: 7, 64: 6, 96: 5, 112: 4, 128: 4, 160: 3, 192: 3}
-#: microseconds of each of the first waves of CTAs, and of later ones, of a cluster, of a CTA in it; of a MB of
-#: A, and of B, that a multiprocessor reads
+#: microseconds of each of the first waves of CTAs, and of later ones, of a cluster, of a CTA in it; of a MB
+#: of A, and of B, that a multiprocessor reads
 _WAVE, _LATER, _CLUSTER, _MEMBER, _OF_A, _OF_B = 2.85, 0.2, 0.097, 0.04, 0.262, 1.09
 #: waves from which on one's end is hidden behind another's begin: CTAs drift apart
 _FIRST = 4
