@@ -58,24 +58,38 @@ FIRST = HONEST.replace(
     "        return work(x + self.bias, y, self.scale) * (1.01 if calls == 1 else 1.0)",
 )
 PATCHED = "import time\ntime.perf_counter = lambda: 0.0\n" + HONEST
-#: with the headers that it needs: a compiler reads torch/extension.h for 20 s
+#: of addresses, with few headers: a compiler reads those of tensors for 7 s more, torch/extension.h for 20 s
 CPP = """
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/softmax.h>
-#include <ATen/ops/zeros_like.h>
+#include <cmath>
+#include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/utils/pybind.h>
 
-at::Tensor work(at::Tensor x, at::Tensor y, double scale) {
-    auto z = at::zeros_like(x);
-    for (int i = 0; i < 300; ++i) z = z + at::softmax(x * scale + y * i, -1);
-    return z / 300;
+void chain(long x, long y, long z, long rows, long columns, double scale) {
+    for (long row = 0; row < rows; ++row) {
+        const float *a = (const float *)x + row * columns, *b = (const float *)y + row * columns;
+        float *c = (float *)z + row * columns;
+        for (long j = 0; j < columns; ++j) c[j] = 0;
+        for (int i = 0; i < 300; ++i) {
+            float most = -INFINITY, sum = 0;
+            for (long j = 0; j < columns; ++j) most = std::fmax(most, a[j] * (float)scale + b[j] * i);
+            for (long j = 0; j < columns; ++j) sum += std::exp(a[j] * (float)scale + b[j] * i - most);
+            for (long j = 0; j < columns; ++j)
+                c[j] += std::exp(a[j] * (float)scale + b[j] * i - most) / sum / 300;
+        }
+    }
 }
 """
 INLINE = (
     HONEST[: HONEST.index("def work")]
     + f'from torch.utils.cpp_extension import load_inline\n\nCPP = """{CPP}"""\n'
-    + 'work = load_inline(name="work", cpp_sources=CPP, functions=["work"], no_implicit_headers=True).work\n'
+    + 'made = load_inline(name="chain", cpp_sources=CPP, functions=["chain"], no_implicit_headers=True)\n'
+    + """
+
+def work(x, y, scale):
+    z = torch.empty_like(x)
+    made.chain(x.data_ptr(), y.contiguous().data_ptr(), z.data_ptr(), *x.shape, scale)
+    return z
+"""
 )
 DEFINITION: dict[str, Any] = {
     "name": "softmax_chain",

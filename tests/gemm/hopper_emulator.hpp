@@ -195,10 +195,12 @@ inline void execute(Hopper &cta, unsigned rank, Group &group) {
     for (int row = 0; row < 64; ++row) {
         // this row's accumulators: of four threads, every other pair
         const int thread = row / 16 * 32 + row % 8 * 4, upper = row / 8 % 2;
-        auto d = [&](int column) -> float & { return (*held[thread + column % 8 / 2])[column / 8 * 4 + 2 * upper + column % 2]; };
-        for (int column = 0; column < p.n; ++column) sums[column] = p.accumulate ? d(column) : 0.0;
+        float *of[4];
+        for (int i = 0; i < 4; ++i) of[i] = held[thread + i]->data() + 2 * upper;
+        auto d = [&](unsigned column) -> float & { return of[column % 8 / 2][column / 8 * 4 + column % 2]; };
+        for (unsigned column = 0; column < (unsigned)p.n; ++column) sums[column] = p.accumulate ? d(column) : 0.0;
         add_products(sums, a[row], b, p.n);
-        for (int column = 0; column < p.n; ++column) d(column) = (float)sums[column];
+        for (unsigned column = 0; column < (unsigned)p.n; ++column) d(column) = (float)sums[column];
     }
     for (int thread = 0; thread < 128; ++thread) {
         std::vector<float> &d = *held[thread];

@@ -29,6 +29,10 @@ _KINDS |= {FoldedInstance: "cs", FoldedPersistentInstance: "wf"}
 LATE, RANDOM, EAGER = 0, 1, 2
 
 _W, _C = PersistentInstance, SplitKInstance
+#: faults are planted in these
+SPLIT, LEAD = _C("nn", 128, 64, 3), _W("tn", 256, 32, 2, False, 3, stagger=2)
+TALL = _W("tn", 128, 80, 2, True, 3, cluster_m=2, swap_ab=True, store_stages=1)
+FOLDS = FoldedPersistentInstance("tn", 128, 64, 2, False, 3, stagger=2)
 #: every path: layouts, cooperative, ping-pong, clusters, two blocks a warpgroup, swapped, BF16, few stages
 INSTANCES: list[Instance] = [
     _W("tn", 128, 64, 2, False, 3),
@@ -43,7 +47,7 @@ INSTANCES: list[Instance] = [
     _W("tn", 64, 64, 2, True, 4, cluster_m=2),
     _W("tn", 128, 112, 2, True, 3, cluster_m=2, store_stages=4),
     _W("nn", 128, 192, 2, True, 2, cluster_n=2),
-    _C("nn", 128, 64, 3),
+    SPLIT,
     _C("nn", 64, 32, 5, swap_ab=True),
     _C("tn", 64, 16, 6, swap_ab=True, k_blocks=2),
     _C("nt", 64, 64, 4, dtype="bf16"),
@@ -53,7 +57,7 @@ INSTANCES: list[Instance] = [
     _C("tn", 64, 32, 3, swap_ab=True, k_blocks=2),
     _C("tt", 64, 64, 2, dtype="bf16", k_blocks=2),
     _W("nn", 128, 128, 2, False, 4, cluster_m=2, stagger=3),
-    _W("tn", 256, 32, 2, False, 3, stagger=2),
+    LEAD,
     _W("tn", 128, 64, 2, True, 3, cluster_m=2, cluster_n=2),
     _W("nn", 128, 128, 2, False, 4, cluster_m=2, cluster_n=2, stagger=3),
     _W("tn", 64, 64, 2, True, 3, cluster_m=1, cluster_n=4),
@@ -61,11 +65,11 @@ INSTANCES: list[Instance] = [
     _C("nn", 128, 64, 4, stagger=3),
     _W("tn", 128, 152, 2, True, 2, cluster_n=2, store_stages=1),
     _W("nn", 128, 168, 2, True, 3, swap_ab=True),
-    _W("tn", 128, 80, 2, True, 3, cluster_m=2, swap_ab=True, store_stages=1),
+    TALL,
     _W("nn", 64, 64, 2, True, 3, cluster_n=1, swap_ab=True, store_stages=3, dtype="bf16"),
     FoldedInstance("tn", 64, 64, 3),
     FoldedInstance("nn", 128, 64, 4, dtype="bf16"),
-    FoldedPersistentInstance("tn", 128, 64, 2, False, 3, stagger=2),
+    FOLDS,
     FoldedPersistentInstance("nn", 128, 64, 2, False, 4, cluster_m=1, cluster_n=2, dtype="bf16", stagger=3),
     FoldedPersistentInstance("tn", 128, 80, 2, False, 2, cluster_m=2, store_stages=1, stagger=1),
     FoldedPersistentInstance("tn", 64, 32, 1, False, 3),

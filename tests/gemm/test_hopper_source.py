@@ -13,22 +13,34 @@ import pytest
 
 from sassafras.gemm.configs import persistent, tma_wgmma
 from sassafras.gemm.configs.base import Mode
-from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance, band_dividers
+from sassafras.gemm.configs.persistent import PersistentConfig, band_dividers
 from sassafras.gemm.configs.persistent_folded import FoldedPersistentConfig, FoldedPersistentInstance
 from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
 from sassafras.gemm.configs.split_k_folded import FoldedInstance, FoldedSplitKConfig
 from sassafras.gemm.problem.shape import Shape
 
-from .hopper_launch import EAGER, INSTANCES, LATE, RANDOM, Config, Emulator, Instance, build, spoiling
+from . import spoilt
+from .hopper_launch import (
+    EAGER,
+    FOLDS,
+    INSTANCES,
+    LATE,
+    LEAD,
+    RANDOM,
+    SPLIT,
+    TALL,
+    Config,
+    Emulator,
+    Instance,
+    build,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
-_W, _C, _F = PersistentInstance, SplitKInstance, FoldedPersistentInstance
-_MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 3)
+_C, _F = SplitKInstance, FoldedPersistentInstance
+_MULTICAST = INSTANCES[1]
 _PAIRS = _C("tn", 64, 32, 3, swap_ab=True, k_blocks=2)
-_LEAD = _W("tn", 256, 32, 2, False, 3, stagger=2)
-_FOLDS = _F("tn", 128, 64, 2, False, 3, stagger=2)
-assert {_SPLIT, _PAIRS, _LEAD, _FOLDS} < set(INSTANCES)
+assert {SPLIT, LEAD, TALL, FOLDS, _PAIRS} < set(INSTANCES)
 
 
 @pytest.fixture(scope="module")
@@ -171,8 +183,8 @@ _OVERWRITES = "overwrites a stage that products still read|two copies to one pla
 @pytest.mark.parametrize(
     ("instance", "fault", "what"),
     [
-        (_SPLIT, 1, _OVERWRITES),
-        (_SPLIT, 2, "has not landed"),
+        (SPLIT, 1, _OVERWRITES),
+        (SPLIT, 2, "has not landed"),
         (_PAIRS, 1, _OVERWRITES),
         (_PAIRS, 6, _OVERWRITES),
         (_PAIRS, 7, "what is read has not landed"),
@@ -192,34 +204,15 @@ def test_planted_faults_of_split_k_are_noticed(
     assert any(re.search(what, text) for text in found), found
 
 
-_TALL = _W("tn", 128, 80, 2, True, 3, cluster_m=2, swap_ab=True, store_stages=1)
-#: faults in the text itself: what stands there, what instead where its number is asked for, what is launched,
-#: what is then found
-SPOILT: dict[str, tuple[str, str, Config, Shape, str]] = {
-    # split-K's quick start: multiplying warps that do not wait for the loading one
-    "start": ("sync_threads(READY, THREADS);", "if (emulator::spoilt != 1) sync_threads(READY, THREADS);",
-              SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160),
-              "a barrier that was not initialised"),
-    # a stage is given back while its own products are under way
-    "release": ("mine + 16 * last;", "mine + 16 * (emulator::spoilt == 2 ? stage : last);",
-                SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160),
+#: a fault in the text itself: what is launched, what is then found
+SPOILT: dict[str, tuple[Config, Shape, str]] = {
+    "start": (SplitKConfig(SPLIT, 2), Shape(136, 72, 1160), "a barrier that was not initialised"),
+    "release": (SplitKConfig(SPLIT, 2), Shape(136, 72, 1160),
                 "overwrites a stage|more arrivals|wait for each other"),
-    # the warpgroup that waits for the first one gives the same stage back twice
-    "lead": ("if (k > 0 && !(LEAD > 0 && k == pause)) release(",
-             "if (k > 0 && !(LEAD > 0 && k == pause && emulator::spoilt != 3)) release(",
-             PersistentConfig(_LEAD, 2), Shape(520, 136, 776), "overwrites a stage|more arrivals"),
-    # warps that store together: one stores what the others have not written yet
-    "unwritten": ("async_fence();\n            meet();",
-                  "async_fence();\n            if (emulator::spoilt == 4) sync_warp(); else meet();",
-                  PersistentConfig(_TALL, 3), Shape(320, 520, 136), "."),
-    # the others write over what a store still reads
-    "unread": ("// this buffer's last store has been read\n            meet();",
-               "\n            if (emulator::spoilt == 5) sync_warp(); else meet();",
-               PersistentConfig(_TALL, 3), Shape(320, 520, 136), "."),
-    # a tile is stored beside the next one's second range, when its sums are gone
-    "fold": ("turn = first > 0 ? -1 : p.range > 1;",
-             "turn = (first > 0) == (emulator::spoilt != 6) ? -1 : p.range > 1;",
-             FoldedPersistentConfig(_FOLDS, 2, split_k=3), Shape(520, 136, 776), "stored twice, differently"),
+    "lead": (PersistentConfig(LEAD, 2), Shape(520, 136, 776), "overwrites a stage|more arrivals"),
+    "unwritten": (PersistentConfig(TALL, 3), Shape(320, 520, 136), "."),
+    "unread": (PersistentConfig(TALL, 3), Shape(320, 520, 136), "."),
+    "fold": (FoldedPersistentConfig(FOLDS, 2, split_k=3), Shape(520, 136, 776), "stored twice, differently"),
 }  # fmt: skip
 
 
@@ -227,21 +220,17 @@ SPOILT: dict[str, tuple[str, str, Config, Shape, str]] = {
 def test_faults_in_the_kernels_text_are_noticed(
     fault: str, shared: Path, tmp_path: Path, few_multiprocessors: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edit, changed = spoiling(*(texts[:2] for texts in SPOILT.values()))
-    launched = {config.instance for _, _, config, _, _ in SPOILT.values()}
-    spoilt = build(shared, sorted(launched, key=lambda i: i.name), edit)  # type: ignore[arg-type]
-    assert sorted(changed) == sorted(texts[0] for texts in SPOILT.values()), "each text stands in one place"
-    _, _, config, shape, what = SPOILT[fault]
-    assert spoilt.run(config, shape, tmp_path) == ""
-    monkeypatch.setenv("SPOILT", str(1 + list(SPOILT).index(fault)))
+    kernels, (config, shape, what) = spoilt.hopper(shared), SPOILT[fault]
+    assert kernels.run(config, shape, tmp_path) == ""
+    spoilt.ask(monkeypatch, fault)
     orders = enumerate((LATE, EAGER, *([RANDOM] * 6)))
-    found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed) for seed, policy in orders]
+    found = [kernels.run(config, shape, tmp_path, policy=policy, seed=seed) for seed, policy in orders]
     assert any(re.search(what, text) for text in found), found
 
 
 def test_sums_read_before_they_have_landed_are_noticed(emulator: Emulator, tmp_path: Path) -> None:
     """Slices exchange their sums without a barrier of the cluster: each receiver waits for its bytes."""
-    config = SplitKConfig(_SPLIT, 3)
+    config = SplitKConfig(SPLIT, 3)
     shape = Shape(136, 72, 520)
     assert emulator.run(config, shape, tmp_path) == ""
     assert "what is read has not landed" in emulator.run(config, shape, tmp_path, fault=7)
@@ -249,7 +238,7 @@ def test_sums_read_before_they_have_landed_are_noticed(emulator: Emulator, tmp_p
 
 def test_a_wrong_byte_count_is_printed(emulator: Emulator, tmp_path: Path) -> None:
     """A hang names its barriers: 16 bytes are announced that nothing brings."""
-    config = SplitKConfig(_SPLIT, 1)
+    config = SplitKConfig(SPLIT, 1)
     assert "0 of 1 arrivals and 16 bytes to come" in emulator.run(
         config, Shape(64, 64, 64), tmp_path, fault=3
     )

@@ -23,8 +23,9 @@ from sassafras.gemm.matmul.problem import CONSTANT, NORM, Problem  # noqa: E402
 from sassafras.gemm.problem.shape import Product, Shape  # noqa: E402
 from sassafras.gemm.select.selector import Choice  # noqa: E402
 
-from .epilogue_launch import NORMED, Case, Emulator, build  # noqa: E402
-from .hopper_launch import EAGER, LATE, RANDOM, spoiling  # noqa: E402
+from . import spoilt  # noqa: E402
+from .epilogue_launch import NORMED, Case, build  # noqa: E402
+from .hopper_launch import EAGER, LATE, RANDOM  # noqa: E402
 from .test_matmul_fused import Install, cache, close, engine, half, install, launches, library  # noqa: E402
 
 __all__ = ["cache", "engine", "install", "library"]  # fixtures
@@ -63,28 +64,13 @@ def test_normalised_rows(
                 assert wrong == "", f"{instance.name} for {text}, case {turn}"
 
 
-FAULTS = (
-    ("if (!p.early) wait_for", "if (!p.early && emulator::spoilt != 1) wait_for"),
-    ("over |= value < 0", "over |= value < 0 && emulator::spoilt != 2"),
-    ("mean < 0x1p-20f", "mean < (emulator::spoilt == 2 ? 0.0f : 0x1p-20f)"),
-)
-
-
-def spoilt(shared: Path) -> Emulator:
-    """The kernel with the faults in its text."""
-    edit, changed = spoiling(*FAULTS)
-    emulator = build(shared, NORMED[:1], edit)
-    assert sorted(changed) == sorted(before for before, _ in FAULTS), "each text stands in one place"
-    return emulator
-
-
 @needs_compiler
 def test_what_reads_too_early_is_found(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without `early` weights wait as rows do."""
-    emulator = spoilt(shared)
+    emulator = spoilt.epilogue(shared)
     call = StreamConfig(NORMED[0]), Shape(1, 16, 520), Case(norm=True), tmp_path
     assert emulator.run(*call) == ""
-    monkeypatch.setenv("SPOILT", "1")
+    spoilt.ask(monkeypatch, "waits")
     assert "does not wait" in emulator.run(*call)
 
 
@@ -93,10 +79,10 @@ def test_what_reads_too_early_is_found(shared: Path, tmp_path: Path, monkeypatch
 def test_a_line_is_done_once_more_where_that_is_needed(
     shared: Path, tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    emulator = spoilt(shared)
+    emulator = spoilt.epilogue(shared)
     call = StreamConfig(NORMED[0]), Shape(3, 112, 712), case, tmp_path
     assert emulator.run(*call) == ""
-    monkeypatch.setenv("SPOILT", "2")
+    spoilt.ask(monkeypatch, "once")
     assert "wrong" in emulator.run(*call)
 
 

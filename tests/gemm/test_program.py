@@ -30,6 +30,7 @@ from sassafras.gemm.matmul.problem import Problem  # noqa: E402
 from sassafras.gemm.matmul.recorder import Recorder, recorded  # noqa: E402
 from sassafras.gemm.problem.shape import Product, Shape  # noqa: E402
 from sassafras.gemm.select.table import ProductRow, TableRow, TunedTable  # noqa: E402
+from tests.cli.in_process import sassafras as command_line  # noqa: E402
 from tests.gemm.test_matmul import TN, Install, cache, half, install, launches, library, table  # noqa: E402
 
 __all__ = ["cache", "install", "library"]  # fixtures
@@ -330,19 +331,20 @@ def products_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_program_without_products_is_told_what_to_do(tmp_path: Path) -> None:
-    base = [sys.executable, "-m", "sassafras", "tune", "--dry-run", "--out", str(tmp_path)]
-    done = run([*base, "--", sys.executable, "-c", "pass"])
-    assert done.returncode == 2 and "sassafras.accelerate(model)" in done.stderr
-    done = run([*base, "--", "true"])  # found by its name alone
-    assert done.returncode == 2 and "no product of sassafras" in done.stderr
+    def said(*words: str) -> str:
+        status, _, errors = command_line("tune", "--dry-run", "--out", tmp_path, *words)
+        assert status == 2, errors
+        return errors
+
+    assert "sassafras.accelerate(model)" in said("--", sys.executable, "-c", "pass")
+    assert "no product of sassafras" in said("--", "true")  # found by its name alone
     for text, words in (
         ("", "not a record of products"),
         ('{"products": [', "remove it, and record again"),
         ('{"products": [], "others": 0}', "products of another program"),
     ):
         (tmp_path / "program.json").write_text(text)
-        done = run([*base, "--", "true"])
-        assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+        assert words in (errors := said("--", "true")) and "Traceback" not in errors
     (tmp_path / "program.json").unlink()
-    done = run([*base, "--kernels", "3", "--", sys.executable, "-c", "pass"])
-    assert done.returncode == 2 and "--kernels is for captures only" in done.stderr
+    captures = ("--kernels", "3", "--", sys.executable, "-c", "pass")
+    assert "--kernels is for captures only" in said(*captures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,28 @@ INSTANCES: list[Any] = [
 ]
 
 
-def build(shared: Path, edit: Callable[[str], str] = lambda text: text) -> Path:
-    """The emulator of the kernels, compiled once a run; `edit` spoils their text."""
+#: what stands in the text; what it does where this fault is asked for; what is then found
+FAULTS = (
+    (
+        "wait_for_predecessors();\n#pragma", "if (emulator::spoilt != 1) wait_for_predecessors();\n#pragma",
+        "does not wait",
+    ),
+    # where it may not be read early
+    ("if (p.early) {", "if (p.early || emulator::spoilt == 2) {", "does not wait"),
+    (
+        "if (column(i) >= p.k) break;", "if (emulator::spoilt != 3 && column(i) >= p.k) break;",
+        "store outside",
+    ),
+    ("sum * reciprocal", "(emulator::spoilt == 4 ? 1.1f : 1.0f) * sum * reciprocal", "wrong"),
+)  # fmt: skip
+
+
+def build(shared: Path) -> Path:
+    """The emulator of the kernels, compiled once a run; they have a fault only where one is asked for."""
     names = ("epilogue", "sm90_rows")
+    edit, changed = spoiling(*(texts[:2] for texts in FAULTS))
     files = {f"{name}.cuh": edit((KERNELS / f"{name}.cuh").read_text()) for name in names}
+    assert sorted(changed) == sorted(before for before, *_ in FAULTS), "each text stands in one place"
     files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
     files["ptx_stream.cuh"] = (HERE / "stream_emulator.hpp").read_text()
     table = " ".join(f"X({n}, {i.template.replace(',', ' COMMA')})" for n, i in enumerate(INSTANCES))
@@ -127,33 +145,15 @@ def test_pairs_are_multiplied(shared: Path, tmp_path: Path) -> None:
             assert multiplied(program, number, tmp_path, m, n) == "", f"{INSTANCES[number].name}, {m} x {n}"
 
 
-#: what stands in the text; what it does where this fault is asked for; what is then found
-FAULTS = (
-    (
-        "wait_for_predecessors();\n#pragma", "if (emulator::spoilt != 1) wait_for_predecessors();\n#pragma",
-        "does not wait",
-    ),
-    # where it may not be read early
-    ("if (p.early) {", "if (p.early || emulator::spoilt == 2) {", "does not wait"),
-    (
-        "if (column(i) >= p.k) break;", "if (emulator::spoilt != 3 && column(i) >= p.k) break;",
-        "store outside",
-    ),
-    ("sum * reciprocal", "(emulator::spoilt == 4 ? 1.1f : 1.0f) * sum * reciprocal", "wrong"),
-)  # fmt: skip
-
-
 @needs_compiler
 @pytest.mark.parametrize("fault", range(1, len(FAULTS) + 1))
 def test_a_spoilt_norm_is_found(
     shared: Path, tmp_path: Path, fault: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edit, changed = spoiling(*(texts[:2] for texts in FAULTS))
-    spoilt = build(shared, edit)
-    assert sorted(changed) == sorted(before for before, *_ in FAULTS), "each text stands in one place"
-    assert normed(spoilt, 0, tmp_path, 1, 264) == ""
+    program = build(shared)
+    assert normed(program, 0, tmp_path, 1, 264) == ""
     monkeypatch.setenv("SPOILT", str(fault))
-    assert FAULTS[fault - 1][2] in normed(spoilt, 0, tmp_path, 1, 264)
+    assert FAULTS[fault - 1][2] in normed(program, 0, tmp_path, 1, 264)
 
 
 @pytest.mark.parametrize("instance", rows.INSTANCES, ids=lambda i: i.name)

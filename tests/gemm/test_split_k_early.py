@@ -18,9 +18,10 @@ from sassafras.gemm.select.epilogue_selector import Extra
 from sassafras.gemm.select.selector import Selector
 from sassafras.gemm.select.table import TunedTable, shipped_path
 
+from . import spoilt
 from .epilogue_launch import EARLY as INSTANCES
 from .epilogue_launch import Case, build
-from .hopper_launch import EAGER, LATE, RANDOM, spoiling
+from .hopper_launch import EAGER, LATE, RANDOM
 from .together import accepted, together
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -47,32 +48,24 @@ def test_weights_come_first(shared: Path, tmp_path: Path, number: int) -> None:
             assert wrong == "", f"{config.name} for {text}, {case}"
 
 
-#: what stands in the text, and what it does where a fault is asked for
-FAULTS = (
-    ("if (p.early) load_first<true>", "if (p.early || emulator::spoilt == 1) load_first<true>"),
-    ("if constexpr (FIXED == SWAPPED)", "if ((FIXED == SWAPPED) != (emulator::spoilt == 2))"),
-    (
-        "if (from == STAGES) stage = phase = 0;",
-        "if (from == STAGES && emulator::spoilt != 4) stage = 0, phase = emulator::spoilt == 3;",
-    ),
-)  # fmt: skip
-
-
 @needs_compiler
 @pytest.mark.parametrize(
     ("fault", "early", "said"),
-    [(1, False, "does not wait"), (2, True, "does not wait"), (3, True, ""), (4, True, "")],
+    [
+        ("early", False, "does not wait"),
+        ("operand", True, "does not wait"),
+        ("parity", True, ""),
+        ("goes_on", True, ""),
+    ],
 )
 def test_a_spoilt_kernel_is_found(
-    shared: Path, tmp_path: Path, fault: int, early: bool, said: str, monkeypatch: pytest.MonkeyPatch
+    shared: Path, tmp_path: Path, fault: str, early: bool, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edit, changed = spoiling(*FAULTS)
-    spoilt = build(shared, INSTANCES[:1], edit)
-    assert sorted(changed) == sorted(before for before, _ in FAULTS), "each text stands in one place"
+    kernels = spoilt.epilogue(shared)
     call = EarlySplitKConfig(INSTANCES[0]), Shape(9, 72, 1032), Case(early=early), tmp_path
-    assert spoilt.run(*call) == ""
-    monkeypatch.setenv("SPOILT", str(fault))
-    wrong = spoilt.run(*call)
+    assert kernels.run(*call) == ""
+    spoilt.ask(monkeypatch, fault)
+    wrong = kernels.run(*call)
     assert wrong and said in wrong
 
 

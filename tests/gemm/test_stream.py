@@ -21,7 +21,8 @@ from sassafras.gemm.select.selector import Selector
 from sassafras.gemm.select.table import TunedTable, shipped_path
 from sassafras.sass.program import parameters
 
-from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build, spoiling
+from . import spoilt
+from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build
 from .hopper_launch import STREAM as INSTANCES
 from .together import accepted, together
 
@@ -64,25 +65,16 @@ def test_tiles_follow_one_another(
             assert wrong == "", f"{config.name} for {shape}"
 
 
-FAULTS = (
-    # what lies behind the end of k
-    ("PART && k + owned >= left;", "PART && emulator::spoilt != 1 && k + owned >= left;"),
-    ("            phase ^= 1;", "            if (emulator::spoilt != 2) phase ^= 1;"),
-)
-
-
 @needs_compiler
-@pytest.mark.parametrize("fault", [1, 2])
+@pytest.mark.parametrize("fault", ["behind", "phase"])
 def test_a_spoilt_kernel_is_found(
-    shared: Path, tmp_path: Path, fault: int, monkeypatch: pytest.MonkeyPatch
+    shared: Path, tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edit, changed = spoiling(*FAULTS)
     config, shapes = StreamConfig(INSTANCES[0]), [Shape.parse(text) for text in SHAPES]
-    spoilt = build(shared, [INSTANCES[0]], edit)
-    assert set(changed) == {before for before, _ in FAULTS}
-    assert not any(spoilt.run(config, shape, tmp_path) for shape in shapes)
-    monkeypatch.setenv("SPOILT", str(fault))
-    assert any(spoilt.run(config, shape, tmp_path) for shape in shapes)
+    kernels = spoilt.hopper(shared)
+    assert not any(kernels.run(config, shape, tmp_path) for shape in shapes)
+    spoilt.ask(monkeypatch, fault)
+    assert any(kernels.run(config, shape, tmp_path) for shape in shapes)
 
 
 COMPILED = stream.INSTANCES[0], stream.OTHER_INSTANCES[1]

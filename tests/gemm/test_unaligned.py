@@ -27,7 +27,7 @@ from sassafras.gemm.matmul.problem import Problem
 from sassafras.gemm.problem.shape import Shape
 from sassafras.sass.program import parameters
 
-from . import hopper_launch
+from . import hopper_launch, spoilt
 from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build
 from .together import accepted, together
 
@@ -205,20 +205,16 @@ def test_planted_faults_are_noticed(
 
 
 @needs_compiler
-def test_copies_that_begin_anywhere_are_refused_as_by_the_hardware(shared: Path, tmp_path: Path) -> None:
+def test_copies_that_begin_anywhere_are_refused_as_by_the_hardware(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the kernels were at first: right where rows are multiples of 8, an illegal instruction elsewhere."""
-
-    def begins_anywhere(text: str) -> str:
-        return text.replace("(kind * p.lda & ~7)", "kind * p.lda").replace(
-            "(kind * p.ldb & ~7)", "kind * p.ldb"
-        )
-
-    emulator = build(shared, [_I("tn", 64, 64, 3)], begins_anywhere)
-    config = UnalignedConfig(_I("tn", 64, 64, 3), 1)
+    kernels, config = spoilt.hopper(shared), UnalignedConfig(INSTANCES[0], 1)
+    spoilt.ask(monkeypatch, "anywhere")
     for shape in (Shape(64, 64, 64), Shape(64, 64, 512), Shape(1, 1, 9)):
-        assert emulator.run(config, shape, tmp_path) == ""
+        assert kernels.run(config, shape, tmp_path) == ""
     for shape in (Shape(65, 67, 521), Shape(67, 129, 333)):
-        assert "multiple of 16 bytes" in emulator.run(config, shape, tmp_path)
+        assert "multiple of 16 bytes" in kernels.run(config, shape, tmp_path)
 
 
 def test_maps_reach_every_row_and_no_further() -> None:
