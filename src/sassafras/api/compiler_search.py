@@ -151,9 +151,9 @@ class CompilerJob(PtxJob):
         if parent == self.baseline.digest:
             return {"validator": "legal", "rules": VALIDATOR_RULES}
         if parent is None:
-            return {"validator": self.grounds}
+            return super()._grounds(recipe)
         more = f"; its schedule is proved against ptxas's output {parent[:16]}"
-        return {"validator": self.grounds + more, "rules": VALIDATOR_RULES}
+        return {**super()._grounds(recipe), "validator": self.grounds + more, "rules": VALIDATOR_RULES}
 
     def _proof(self, recipe: Mapping[str, Any]) -> dict[str, str]:
         parent = recipe.get("parent")

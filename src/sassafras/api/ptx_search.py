@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from sassafras.core import Candidate, Device, Evaluation, Kernel, Modelled, Outcome, SearchError, Verdict
@@ -12,6 +13,8 @@ from sassafras.evaluate import KernelEvaluator
 from sassafras.jobs.job import Job
 from sassafras.jobs.result import Result
 from sassafras.llm.program_model import ProgramModel
+from sassafras.sass import Program
+from sassafras.sass.polling import polls
 from sassafras.timing_model import ModelDevice
 
 
@@ -67,7 +70,15 @@ class PtxJob(Job):
 
     def _not_deployed(self, result: Result) -> str:
         """Why the winner cannot take the original's place in a program; empty for nothing."""
-        return other_code(result.kernel, self.baseline.cubin, LaunchFacts(name=self.baseline.name)) or ""
+        launch = LaunchFacts(name=self.baseline.name)
+        return other_code(result.kernel, self.baseline.cubin, launch, polls=self._polls) or ""
+
+    @cached_property
+    def _polls(self) -> bool:
+        return polls(Program.parse(self.baseline.cubin).function(self.baseline.name))
+
+    def _grounds(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super()._grounds(recipe), "polls": self._polls}
 
 
 def check_asked(space: str, ptxas_options: Any, cluster: Any, strategy: Any) -> None:

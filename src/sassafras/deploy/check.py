@@ -1,4 +1,9 @@
-"""Checks that a tuned cubin may replace the original: all facts that a launch relies on are equal."""
+"""Checks that a tuned cubin may replace the original: all facts that a launch relies on are equal.
+
+A schedule of the original's code has all its attributes. Another output of ptxas has its own layout of the
+file, registers and stack, which the driver reads from the file that it loads; names, parameters, threads,
+clusters and data are what a launch relies on.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,13 @@ SM_REGISTERS = 65_536
 _PORTION, _PARTITIONS = 256, 4
 #: warps that an SM holds; sm_86, sm_89 and sm_120 hold 48, where this refuses a little more than it must
 _SM_WARPS = 64
+#: (ABI version, OS ABI) of files by ptxas 12 and 13: the driver takes both
+_LAYOUTS = {(7, 0x33), (8, 0x41)}
+#: what each compilation may have of its own: sizes of stacks, the cap on registers, the API's version,
+#: barriers that the code names, and what ptxas 13 adds
+_OWN = {0x11, 0x12, 0x23, 0x1B, 0x37, 0x4C, 0x5F}
+#: its payload begins with the number of a symbol
+_PARAM_CBANK = 0x0A
 #: sections that hold data which the code reads by position
 _DATA = re.compile(r"\.nv\.(constant|shared|global|local)")
 
@@ -54,7 +66,11 @@ def refusal(winner: Winner, original: bytes, launch: LaunchFacts) -> str | None:
         return "the stored figures show no speed-up beyond the null experiment"
     if winner.samples < 1:
         return "no launch of the tuned cubin was ever compared"
-    return _other_launch(winner.kernel, launch) or other_code(winner.kernel, original, launch)
+    schedule = winner.facts.get("validator", "legal") == "legal"
+    polls = schedule or winner.facts.get("polls", True) is not False
+    return _other_launch(winner.kernel, launch) or other_code(
+        winner.kernel, original, launch, schedule, polls
+    )
 
 
 def _other_launch(kernel: Kernel, launch: LaunchFacts) -> str | None:
@@ -74,37 +90,48 @@ def _other_launch(kernel: Kernel, launch: LaunchFacts) -> str | None:
     return None
 
 
-def other_code(kernel: Kernel, original: bytes, launch: LaunchFacts) -> str | None:
-    """Why this kernel's cubin cannot stand in for `original`, as far as the code's own facts go; or None."""
+def other_code(
+    kernel: Kernel, original: bytes, launch: LaunchFacts, schedule: bool = False, polls: bool = True
+) -> str | None:
+    """Why this kernel's cubin cannot stand in for `original`, as far as the code's own facts go; or None.
+
+    Args:
+        schedule: it is said to be a schedule of the original's code, so that every attribute has to be equal.
+        polls: blocks of the original may wait for one another (`sass.polling`), so that as many must fit.
+    """
     from sassafras.sass import Cubin
 
     try:
         before, after = Cubin.parse(original), Cubin.parse(kernel.cubin)
-        return _difference(before, after, kernel, launch)
+        return _difference(before, after, kernel, launch, schedule, polls)
     except SassafrasError as error:
         return f"the cubin cannot be read: {error}"
 
 
-def _difference(before: Cubin, after: Cubin, kernel: Kernel, launch: LaunchFacts) -> str | None:
-    if (before.sm, before.abi_version, before.data[7]) != (after.sm, after.abi_version, after.data[7]):
+def _difference(
+    before: Cubin, after: Cubin, kernel: Kernel, launch: LaunchFacts, schedule: bool, polls: bool
+) -> str | None:
+    layouts = {(cubin.abi_version, cubin.data[7]) for cubin in (before, after)}
+    if before.sm != after.sm or (len(layouts) > 1 and (schedule or not layouts <= _LAYOUTS)):
         return "the tuned cubin is for another architecture or of another layout"
     if set(before.entries) != set(after.entries) or kernel.name not in after.entries:
         return "the tuned cubin holds other kernels"
     if _data(before) != _data(after):
         return "constant, shared, global or local data differ"
     for name in before.entries:
-        if _facts(before.entries[name].info) != _facts(after.entries[name].info):
+        mine, its = (_facts(cubin.entries[name].info, schedule) for cubin in (after, before))
+        if mine != its:
             return f"parameters or attributes of {name} differ"
-    if _shared_facts(before) != _shared_facts(after):
+    if _shared_facts(before, schedule) != _shared_facts(after, schedule):
         return "stack sizes or other attributes differ"
-    mine, its = after.entries[kernel.name].registers, before.entries[kernel.name].registers
-    if mine > 255:
-        return f"the tuned cubin needs {mine} registers"
-    fits, fitted = (resident_blocks(n, kernel.threads, launch.registers) for n in (mine, its))
+    needs, needed = after.entries[kernel.name].registers, before.entries[kernel.name].registers
+    if needs > 255:
+        return f"the tuned cubin needs {needs} registers"
+    fits, fitted = (resident_blocks(n, kernel.threads, launch.registers) for n in (needs, needed))
     if fits < 1:
-        return f"{mine} registers a thread do not fit {kernel.threads} threads a block"
-    if fits < fitted:
-        return f"{mine} registers a thread leave {fits} blocks an SM, the original's {its} leave {fitted}"
+        return f"{needs} registers a thread do not fit {kernel.threads} threads a block"
+    if fits < fitted and polls:
+        return f"{needs} registers a thread leave {fits} blocks an SM, the original's {needed} leave {fitted}"
     return None
 
 
@@ -123,25 +150,28 @@ def _data(cubin: Cubin) -> dict[str, tuple[str, int, bytes]]:
     return kept
 
 
-def _facts(records: tuple[object, ...]) -> Counter[tuple[int, bytes]]:
-    """Attribute records, less those that say where instructions stand."""
+def _facts(records: tuple[object, ...], schedule: bool) -> Counter[tuple[int, bytes]]:
+    """Attribute records, less those that say where instructions stand; of what is no schedule also less what
+    each compilation has of its own."""
     from sassafras.sass.eiattr import OFFSET_ATTRIBUTES, REGCOUNT, Record
 
-    return Counter(
-        (record.attribute, record.payload)
-        for record in records
-        if isinstance(record, Record) and record.attribute not in {*OFFSET_ATTRIBUTES, REGCOUNT}
-    )
+    found = Counter[tuple[int, bytes]]()
+    left_out = {*OFFSET_ATTRIBUTES, REGCOUNT, *(() if schedule else _OWN)}
+    for record in records:
+        if isinstance(record, Record) and record.attribute not in left_out:
+            numbered = record.attribute == _PARAM_CBANK and not schedule
+            found[record.attribute, record.payload[4:] if numbered else record.payload] += 1
+    return found
 
 
-def _shared_facts(cubin: Cubin) -> Counter[tuple[int, bytes]]:
+def _shared_facts(cubin: Cubin, schedule: bool) -> Counter[tuple[int, bytes]]:
     from sassafras.sass.eiattr import parse_records
 
     total: Counter[tuple[int, bytes]] = Counter()
     section: Section
     for section in cubin.sections:
         if section.name == ".nv.info":
-            total += _facts(parse_records(section.data, section.offset, section.name))
+            total += _facts(parse_records(section.data, section.offset, section.name), schedule)
     return total
 
 
