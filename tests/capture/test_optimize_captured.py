@@ -11,12 +11,13 @@ import pytest
 
 from sassafras.api.multi_shape import EveryCase, together
 from sassafras.api.optimize_captured import CapturedReport, CapturedRow, optimize_captured
-from sassafras.core import Candidate, Case, Evaluation, Interval, Kernel, Modelled, Verdict
+from sassafras.core import Candidate, Case, Evaluation, Interval, Kernel, Modelled, SassafrasError, Verdict
 from sassafras.frontend.captured.files import read
 from sassafras.frontend.captured.workloads import workload
 from sassafras.store import Store
 from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
+from tests.by_recipe import Bench
 
 #: compiling the model and the space for the first time takes a while on a busy machine
 pytestmark = pytest.mark.timeout(1500)
@@ -104,6 +105,20 @@ def test_down_the_list_into_the_store(recorded: Path, tmp_path: Path) -> None:
             variant = captured.find(row.label)
             tuned = next((tmp_path / "out").glob(f"{row.label}-*.cubin")).read_bytes()
             assert Validator(captured.cubin(variant), variant.name).check(tuned).ok
+
+
+def test_the_compilers_space_on_every_shape(recorded: Path, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store.sqlite") as store:
+        report = optimize_captured(
+            recorded, device=Bench, space="compiler", budget="16e", store=store, most=1, runner_ups=0
+        )  # fmt: skip
+        (winner,) = store.winners()
+    row = report.rows[0]
+    assert row.improved and row.interval and row.interval.low > 1 and "keep the original" not in row.detail
+    assert winner.kernel.name.startswith(row.label.split("-")[0]) and winner.facts["polls"] is False
+    assert winner.facts["validator"] != "legal" and row.before == pytest.approx(10.0)
+    with pytest.raises(SassafrasError, match="has a strategy of its own"):
+        optimize_captured(recorded, device=Bench, space="compiler", strategy="greedy", most=1)
 
 
 def test_the_command_line(recorded: Path, tmp_path: Path) -> None:

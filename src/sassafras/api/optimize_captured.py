@@ -14,7 +14,8 @@ from sassafras.jobs.opening import open_device
 from sassafras.jobs.result import Result
 
 from .multi_shape import EveryCase
-from .optimize import optimize
+from .optimize import BY_RESULTS, optimize
+from .ptx_search import check_asked, device_for
 
 #: a configuration that the autotuner measured within this factor of its choice is tried too
 _CLOSE = 1.15
@@ -157,17 +158,21 @@ def optimize_captured(
         runner_ups: other configurations tried a kernel, at most.
         least_share: kernels with a smaller share are left alone.
         stage: called with a line of text when another part of the work begins.
-        options: of `optimize`: budget (of each kernel), strategy, settings, seed, store, out, fresh and
-            progress.
+        options: of `optimize`: budget (of each kernel), space, strategy, settings, seed, store, out, fresh
+            and progress.
 
     Raises:
-        SassafrasError: the capture cannot be read; what is wrong with one kernel ends up in its row.
+        SassafrasError: the capture cannot be read, or options contradict each other; what is wrong with one
+            kernel ends up in its row.
     """
     captured = path if isinstance(path, Captured) else read(path)
     say = stage or (lambda text: None)
     if "budget" in options:
         options["budget"] = Budget.of(options["budget"])  # refused once, not for every kernel
-    make = device if callable(device) else lambda: open_device(str(device))
+    opened = device if callable(device) else lambda: open_device(str(device))
+    if by_results := options.get("space") in BY_RESULTS:
+        check_asked(options["space"], None, None, options.get("strategy"))
+    make = (lambda: device_for(opened())) if by_results else opened
     shares = captured.shares()
     rows: list[CapturedRow] = []
     judge = ""

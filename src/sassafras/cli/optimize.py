@@ -29,12 +29,7 @@ def command(
         Path | None, typer.Option(help="Use the baseline that `sassafras ptxas-options` wrote to this file.")
     ] = None,
     ptxas_controls: options.PtxasControls = None,
-    space: Annotated[
-        str,
-        typer.Option(
-            help="Search space: swaps (order and stall counts), control, renaming, blocks, ptx or compiler."
-        ),
-    ] = "swaps",
+    space: options.Space = "swaps",
     device: options.Device = "auto",
     strategy: Annotated[
         str | None,

@@ -16,6 +16,12 @@ Arch = Annotated[
 Device = Annotated[
     str, typer.Option(help="Where candidates run: cuda (a GPU), model (the timing model), or auto.")
 ]
+Space = Annotated[
+    str,
+    typer.Option(
+        help="Search space: swaps (order and stall counts), control, renaming, blocks, ptx or compiler."
+    ),
+]
 Strategy = Annotated[
     str, typer.Option(help="Search strategy: guided, anneal, greedy, random_walk, list, ppo or sip.")
 ]

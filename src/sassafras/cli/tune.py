@@ -19,6 +19,7 @@ _OPTIONS = {
         "kernels",
         "runner_ups",
         "device",
+        "space",
         "strategy",
         "settings",
         "store",
@@ -63,6 +64,7 @@ def command(
     ] = 1,
     device: options.Device = "auto",
     budget: options.Budget = "60s",
+    space: options.Space = "swaps",
     strategy: options.Strategy = "guided",
     settings: options.Settings = None,
     store: options.StorePath = None,
@@ -120,7 +122,9 @@ def command(
         return
     if target is not None and use == "captures":
         place = folder(out or Path("sassafras-out"))
-        chosen = {"device": device, "budget": budget, "strategy": strategy, "seed": seed, "store": store}
+        chosen = {"device": device, "budget": budget, "space": space, "seed": seed, "store": store}
+        if space != "compiler" or _given(context, "strategy"):  # which has one of its own
+            chosen["strategy"] = strategy
         counts = {"most": kernels, "runner_ups": runner_ups, "fresh": fresh}
         _captured(Path(target[0]), place, settings or [], quiet, json, chosen | counts)
         return
