@@ -127,6 +127,28 @@ def test_a_stall_that_is_too_short() -> None:
     assert f"+{pair[1].offset:#x}" in next(v.where for v in found.hazards if v.kind == "raw")
 
 
+def test_a_uniform_load_over_a_result_that_comes_later() -> None:
+    """ULDC's value is there before UIADD3's, 6 cycles behind which it may stand: an H200 lost it at 5."""
+    cubin = kernels.matmul_cubin()
+    _, code = code_of(cubin)
+    results, loads = ("UIADD3", "UIMAD", "ULEA", "USHF", "ULOP3"), ("ULDC", "UMOV")
+    flagged = []
+    for n, first in enumerate(code):
+        if first.base not in results or "UP" in first.operands[0]:
+            continue
+        cycles = first.control.stall
+        for second in code[n + 1 : n + 6]:
+            if cycles >= 6 or set(first.writes) & {*second.reads, *second.writes}:
+                break
+            if second.opcode in loads:
+                register = int(first.operands[0].removeprefix("UR"))
+                planted = with_word(cubin, second, second.low & ~(0x3F << 16) | register << 16, second.high)
+                found = [v for v in audit(planted).hazards if v.kind == "waw"]
+                flagged.append(any(f"{cycles} cycles after {first.base}" in v.message for v in found))
+            cycles += second.control.stall
+    assert len(flagged) >= 2 and all(flagged)
+
+
 def test_weaker_waits_for_products_and_copies() -> None:
     cubin = kernels.matmul_cubin()
     _, code = code_of(cubin)

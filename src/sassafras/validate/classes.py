@@ -105,6 +105,9 @@ _VARIABLE = _names(
 _FIXED_ON_HOPPER = _names("DADD DMUL DFMA DSETP DMNMX R2UR")
 
 FP64 = _names("DADD DMUL DFMA DSETP DMNMX DMMA")
+#: of the uniform unit: those whose results come last, and those that write sooner, as measured on an H200
+UNIFORM_RESULTS = _names("UIADD3 UIMAD ULEA ULOP3 USHF USEL USGXT UPOPC UFLO UISETP")
+UNIFORM_SOONER = _names("ULDC UMOV VOTEU")
 
 #: may be anywhere among its neighbours as far as its opcode goes
 _FREE = _names(
