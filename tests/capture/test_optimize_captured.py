@@ -119,6 +119,8 @@ def test_the_compilers_space_on_every_shape(recorded: Path, tmp_path: Path) -> N
     assert winner.facts["validator"] != "legal" and row.before == pytest.approx(10.0)
     with pytest.raises(SassafrasError, match="has a strategy of its own"):
         optimize_captured(recorded, device=Bench, space="compiler", strategy="greedy", most=1)
+    with pytest.raises(SassafrasError, match="there is no space 'compilers'"):
+        optimize_captured(recorded, device=Bench, space="compilers", most=1)
 
 
 def test_the_command_line(recorded: Path, tmp_path: Path) -> None:

@@ -170,44 +170,28 @@ def test_an_imported_winner_is_validated_before_its_first_use(
     assert driver.loads[-1][1] == sha(bad)
 
 
-def test_what_earlier_rules_approved_is_proved_again(driver: Driver, tmp_path: Path, kernel: Kernel) -> None:
+@pytest.mark.parametrize(
+    ("grounds", "why", "without_rules"),
+    [
+        ("legal", "the validator refuses it", False),
+        # the output of ptxas that it is a schedule of is not kept; without rules it is no schedule
+        ("none against the original; its schedule is proved against another", "could be proved again", True),
+    ],
+)
+def test_what_earlier_rules_approved_is_proved_again(
+    grounds: str, why: str, without_rules: bool, driver: Driver, tmp_path: Path, kernel: Kernel
+) -> None:
     """A local winner is believed only as far as today's rules approved it."""
     bad = without_wait(kernel.cubin)
-    for rules, loaded in (
-        (None, kernel.digest),
-        (VALIDATOR_RULES - 1, kernel.digest),
-        (VALIDATOR_RULES, sha(bad)),
-    ):
+    for rules, used in ((None, without_rules), (VALIDATOR_RULES - 1, False), (VALIDATOR_RULES, True)):
         store = tmp_path / f"{rules}.sqlite"
-        save(store, kernel, bad, facts={"validator": "legal"} | ({} if rules is None else {"rules": rules}))
+        save(store, kernel, bad, facts={"validator": grounds} | ({} if rules is None else {"rules": rules}))
         deploy.uninstall()
         forget(stock)
         deploy.install(store)
         launch(stock.scale)
-        assert driver.loads[-1][1] == loaded
-        assert ("the validator refuses it" in deploy.status().kernels[-1].reason) is (loaded == kernel.digest)
-
-
-def test_a_schedule_of_another_output_of_ptxas_is_not_used_under_new_rules(
-    driver: Driver, tmp_path: Path, kernel: Kernel
-) -> None:
-    tuned, grounds = (
-        retuned(kernel.cubin),
-        "none against the original; its schedule is proved against another",
-    )
-    for rules, loaded in (
-        (VALIDATOR_RULES - 1, kernel.digest),
-        (VALIDATOR_RULES, sha(tuned)),
-        (None, sha(tuned)),
-    ):
-        store = tmp_path / f"{rules}.sqlite"
-        save(store, kernel, tuned, facts={"validator": grounds} | ({} if rules is None else {"rules": rules}))
-        deploy.uninstall()
-        forget(stock)
-        deploy.install(store)
-        launch(stock.scale)
-        assert driver.loads[-1][1] == loaded
-        assert ("could be proved again" in deploy.status().kernels[-1].reason) is (loaded == kernel.digest)
+        assert driver.loads[-1][1] == (sha(bad) if used else kernel.digest)
+        assert (why in deploy.status().kernels[-1].reason) is not used
 
 
 def test_without_a_validator_nothing_imported_is_used(

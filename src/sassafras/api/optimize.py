@@ -126,10 +126,7 @@ def optimize(
         protocol = search.preset(preset)
         strategy, settings = protocol.strategy, {**protocol.settings, **(settings or {})}
         budget = budget or protocol.budget
-    if isinstance(space, str) and space not in (*SPACES, *BY_RESULTS):
-        known = ", ".join((*SPACES, *BY_RESULTS))
-        raise SearchError(f"there is no space {space!r}", hint=f"one of {known}")
-    if by_results := isinstance(space, str) and space in BY_RESULTS:
+    if by_results := judged_by_results(space):
         ptx_search.check_asked(str(space), ptxas_options, cluster, strategy)
     elif ptxas_controls:
         raise SearchError("controls are for --space ptx, compiler and ptxas-options", hint=f"not {space!r}")
@@ -207,6 +204,14 @@ def optimize(
     if out is not None:
         result.save(out)
     return result
+
+
+def judged_by_results(space: Any) -> bool:
+    """Whether a space is judged by results alone. Raises SearchError where there is no such space."""
+    if isinstance(space, str) and space not in (*SPACES, *BY_RESULTS):
+        known = ", ".join((*SPACES, *BY_RESULTS))
+        raise SearchError(f"there is no space {space!r}", hint=f"one of {known}")
+    return isinstance(space, str) and space in BY_RESULTS
 
 
 #: options of `optimize` and their defaults

@@ -14,7 +14,7 @@ from sassafras.jobs.opening import open_device
 from sassafras.jobs.result import Result
 
 from .multi_shape import EveryCase
-from .optimize import BY_RESULTS, optimize
+from .optimize import judged_by_results, optimize
 from .ptx_search import check_asked, device_for
 
 #: a configuration that the autotuner measured within this factor of its choice is tried too
@@ -170,7 +170,7 @@ def optimize_captured(
     if "budget" in options:
         options["budget"] = Budget.of(options["budget"])  # refused once, not for every kernel
     opened = device if callable(device) else lambda: open_device(str(device))
-    if by_results := options.get("space") in BY_RESULTS:
+    if by_results := judged_by_results(options.get("space")):
         check_asked(options["space"], None, None, options.get("strategy"))
     make = (lambda: device_for(opened())) if by_results else opened
     shares = captured.shares()
