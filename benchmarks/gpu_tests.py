@@ -2,7 +2,8 @@
 
 First the kernels and the compiled launcher are built, in all processes; then the tests that measure nothing
 run side by side (pytest-xdist), then those marked ``alone`` in series; with several GPUs those of a file on
-each GPU that is free. The status is 1 if any failed, or if --limit-s ended them.
+each GPU that is free. The status is 1 if any failed, or if --limit-s ended them; with --resume, the same
+command then runs what is left.
 
     python benchmarks/gpu_tests.py                      # all: writes benchmarks/results/gpu-tests.json
     python benchmarks/gpu_tests.py --only opinfo        # files whose path has this, to gpu-tests-part.json
@@ -24,6 +25,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +101,14 @@ def rows(tests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [found[name] for name in sorted(found)]
 
 
-def jobs(kinds: Sequence[str], names: Sequence[str], apart: bool) -> list[tuple[str, Sequence[str]]]:
+def jobs(
+    kinds: Sequence[str], names: Sequence[str], apart: bool, last: Sequence[dict[str, Any]]
+) -> list[tuple[str, Sequence[str]]]:
     """(kind, files) of each pytest call, in order; `apart`: a call for each file that has tests alone.
 
-    Of those the longest is first, by the last result; one that it does not have may be long.
+    Of those the longest is first, by the rows of the last result; one that it does not have may be long.
     """
-    last = read_result(ROOT / "benchmarks/results/gpu-tests.json")
-    took = {row["file"]: row["seconds"] for row in last["rows"]}
+    took = {row["file"]: row["seconds"] for row in last}
     found: list[tuple[str, Sequence[str]]] = []
     for kind in kinds:
         if kind == "together" or not apart:
@@ -114,6 +117,47 @@ def jobs(kinds: Sequence[str], names: Sequence[str], apart: bool) -> list[tuple[
             alone = [n for n in names if "mark.alone" in (ROOT / n).read_text(encoding="utf-8")]
             found += [(kind, [n]) for n in sorted(alone, key=lambda n: -took.get(n, math.inf))]
     return found
+
+
+class Progress:
+    """What is done of a run, in a file beside the reports, so that a later call goes on.
+
+    Raises:
+        ValueError: the folder's run is of another commit or GPU.
+    """
+
+    def __init__(self, folder: Path, of: dict[str, Any]) -> None:
+        self.path = folder / "progress.json"
+        self.codes: dict[str, int] = {}
+        self.seconds: dict[str, float] = {}
+        self.before, self.begin = 0.0, time.perf_counter()
+        self.of = of
+        if self.path.is_file():
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            if kept["of"] != of:
+                raise ValueError(f"{folder} has a run of {kept['of']}, this is {of}: name another folder")
+            self.codes, self.seconds, self.before = kept["codes"], kept["seconds"], kept["whole_s"]
+
+    @property
+    def whole_s(self) -> float:
+        """Of all calls together."""
+        return round(self.before + time.perf_counter() - self.begin, 1)
+
+    def add(self, index: int, kind: str, code: int, seconds: float) -> None:
+        """A pytest call has ended; one that was cut is run again by the next command."""
+        # pytest's 5: nothing was selected (a file may have no test of a kind); below 0: a signal
+        self.codes[f"{index:02} {kind}"] = 0 if code == 5 else abs(code)
+        self.seconds[kind] = round(self.seconds.get(kind, 0.0) + seconds, 1)
+        kept = {name: code for name, code in self.codes.items() if code != _CUT}
+        state = {"of": self.of, "codes": kept, "seconds": self.seconds, "whole_s": self.whole_s}
+        self.path.write_text(json.dumps(state), encoding="utf-8")
+
+    def worst(self) -> dict[str, int]:
+        """Kind -> its worst status."""
+        found: dict[str, int] = {}
+        for name, code in self.codes.items():
+            found[name[3:]] = max(found.get(name[3:], 0), code)
+        return found
 
 
 def prepare() -> float:
@@ -143,6 +187,7 @@ def main() -> int:
     parser.add_argument("--collect", action="store_true", help="print what would run")
     parser.add_argument("--limit-s", type=float, default=86400.0, help="seconds after which tests are ended")
     parser.add_argument("--out", type=Path, help="folder of the result")
+    parser.add_argument("--resume", type=Path, help="folder of reports: what they have is not run again")
     parser.add_argument("more", nargs="*", help="handed to pytest, after --")
     options = parser.parse_args()
     only = [word for word in options.only.split(",") if word]
@@ -159,19 +204,26 @@ def main() -> int:
             ).returncode
             for kind in kinds
         )
+    from sassafras.cuda.environment import environment
+
     begin = time.perf_counter()
+    where = {"cpus": os.cpu_count(), **environment()}
+    gpus = gpu_names()
     summary: dict[str, Any] = {"built_s": 0.0 if options.no_build else round(prepare(), 1)}
     tests: list[dict[str, Any]] = []
-    codes, lock = dict[str, int](), threading.Lock()
-    with tempfile.TemporaryDirectory() as folder:
+    lock = threading.Lock()
+    if options.resume:
+        options.resume.mkdir(parents=True, exist_ok=True)
+    with nullcontext(options.resume) if options.resume else tempfile.TemporaryDirectory() as folder:
         imports = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-        place = {**os.environ, "SASSAFRAS_GPU_RESULTS": folder, "PYTHONPATH": imports}
-
-        gpus = gpu_names()
+        place = {**os.environ, "SASSAFRAS_GPU_RESULTS": str(folder), "PYTHONPATH": imports}
+        progress = Progress(Path(folder), {"commit": where["commit"], "gpus": gpus, "names": names})
         waiting: queue.SimpleQueue[tuple[int, str, Sequence[str]]] = queue.SimpleQueue()
-        for index, job in enumerate(jobs(kinds, names, len(gpus) > 1)):
-            waiting.put((index, *job))
-        summary |= {f"{kind}_s": 0.0 for kind in kinds}
+        last = read_result(ROOT / "benchmarks/results/gpu-tests.json")["rows"]
+        apart = len(gpus) > 1 or options.resume is not None
+        for index, job in enumerate(jobs(kinds, names, apart, last)):
+            if f"{index:02} {job[0]}" not in progress.codes:
+                waiting.put((index, *job))
 
         def run(gpu: str | None) -> None:
             own = place if gpu is None else {**place, "CUDA_VISIBLE_DEVICES": gpu}
@@ -189,9 +241,7 @@ def main() -> int:
                 except subprocess.TimeoutExpired:
                     code = _CUT
                 with lock:
-                    # pytest's 5: nothing was selected (a file may have no test of a kind); below 0: a signal
-                    codes[kind] = max(codes.get(kind, 0), 0 if code == 5 else abs(code))
-                    summary[f"{kind}_s"] = round(summary[f"{kind}_s"] + time.perf_counter() - started, 1)
+                    progress.add(index, kind, code, time.perf_counter() - started)
 
         with ThreadPoolExecutor(max(1, len(gpus))) as threads:
             list(threads.map(run, gpus if len(gpus) > 1 else [None]))
@@ -201,13 +251,12 @@ def main() -> int:
             for path in sorted(Path(folder).glob("opinfo-*.json"))
         ]
         summary["sums"] = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("sums-*.json"))]
-    from sassafras.cuda.environment import environment
-
-    where = {"cpus": os.cpu_count(), **environment()}
+    codes = progress.worst()
+    summary |= {f"{kind}_s": progress.seconds.get(kind, 0.0) for kind in kinds}
     found = rows(tests)
     summary |= {name: sum(row[name] for row in found) for name in _COUNTED}
     green = summary["failed"] == 0 and summary["passed"] > 0 and not any(codes.values())
-    summary |= {"green": green, "seconds": round(time.perf_counter() - begin, 1), "exit_codes": codes}
+    summary |= {"green": green, "seconds": progress.whole_s, "exit_codes": codes}
     cut = _CUT in codes.values()
     whole = not (only or options.kind or cut or {"-k", "--deselect"} & set(options.more))
     path = write("gpu-tests" if whole else "gpu-tests-part", found, summary, where, out=options.out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -34,19 +33,35 @@ def test_every_file_with_gpu_tests_is_run(script: Any) -> None:
 
 def test_alone_tests_of_each_file_are_a_call_of_their_own_with_several_gpus(script: Any) -> None:
     names = script.files()
-    assert script.jobs(["together", "alone"], names, False) == [("together", names), ("alone", names)]
-    first, *others = script.jobs(["together", "alone"], names, True)
+    assert script.jobs(["together", "alone"], names, False, []) == [("together", names), ("alone", names)]
+    last = [
+        {"file": "tests/gpu/test_matmul.py", "seconds": 20},
+        {"file": "tests/gpu/test_mcp_gpu.py", "seconds": 30},
+    ]
+    first, *others = script.jobs(["together", "alone"], names, True, last)
     assert first == ("together", names) and {kind for kind, _ in others} == {"alone"}
     alone = {name for _, (name,) in others}
-    last = {
-        row["file"] for row in json.loads((ROOT / "benchmarks/results/gpu-tests.json").read_text())["rows"]
-    }
-    known = [name in last for _, (name,) in others]
-    assert known == sorted(known) and not all(known), "longest first: what is not known yet"
+    order = [name for _, (name,) in others]
+    assert order[-2:] == ["tests/gpu/test_mcp_gpu.py", "tests/gpu/test_matmul.py"], (
+        "longest first, unknown ones before"
+    )
     words = ["--collect-only", "-q", "-p", "no:xdist", "-o", "addopts="]
     call = [*script.command("alone", sorted(set(names) - alone), 1, Path(os.devnull), words)]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 5 and len(alone) > 9, done.stdout  # none of these files has one
+
+
+def test_a_run_that_was_cut_goes_on(script: Any, tmp_path: Path) -> None:
+    first = script.Progress(tmp_path, {"commit": "a", "gpus": ["0"]})
+    first.add(0, "together", 5, 20.0)
+    first.add(1, "alone", -9, 1.0)
+    first.add(2, "alone", 124, 30.0)
+    assert first.worst() == {"together": 0, "alone": 124}
+    second = script.Progress(tmp_path, {"commit": "a", "gpus": ["0"]})
+    assert second.codes == {"00 together": 0, "01 alone": 9}, "what was cut is run again, a failure is kept"
+    assert second.seconds == {"together": 20.0, "alone": 31.0} and second.whole_s >= first.before
+    with pytest.raises(ValueError, match="name another folder"):
+        script.Progress(tmp_path, {"commit": "b", "gpus": ["0"]})
 
 
 def test_a_report_becomes_rows(script: Any, tmp_path: Path) -> None:
