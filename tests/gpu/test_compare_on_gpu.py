@@ -57,7 +57,8 @@ def test_work_on_another_stream_is_refused() -> None:
     assert torch.rand(8, device="cuda").unique().numel() > 1, "torch draws as before"
 
 
-def test_torch_draws_after_a_function_that_cannot_be_captured() -> None:
+def test_torch_is_as_before_after_a_function_that_cannot_be_captured() -> None:
+    """A capture that never ended let `empty_cache` fail, and ended the process when a pool was freed."""
     import torch
 
     x = torch.randn(1 << 20, device="cuda")
@@ -68,6 +69,21 @@ def test_torch_draws_after_a_function_that_cannot_be_captured() -> None:
     with pytest.raises(DeviceError, match="cannot be captured"):
         compare(torch.sin, waits, args=(x,), groups=2, rounds=4)
     assert torch.rand(8, device="cuda").unique().numel() > 1
+    torch.cuda.empty_cache()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        held = torch.ones(8, device="cuda")
+    del held, pool
+
+    def raises(t: torch.Tensor) -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("not in a capture")
+        return torch.sin(t)
+
+    with pytest.raises(DeviceError, match="not in a capture"):  # whose capture ends well
+        compare(torch.sin, raises, args=(x,), groups=2, rounds=4)
+    torch.cuda.empty_cache()
+    assert compare(torch.sin, torch.sin, args=(x,), groups=2, rounds=4).equal == "bitwise"
 
 
 @pytest.mark.alone

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import DeviceError
-from sassafras.core.failed_capture import release_generator
+from sassafras.core.failed_capture import captured
 from sassafras.cuda.driver import bindings
 from sassafras.cuda.driver import call as checked
 
@@ -149,10 +149,9 @@ class GpuTimer(Timer):
         except TypeError:  # torch before 2.8 does not hand the captured graph out
             graph, kept = torch.cuda.CUDAGraph(), False
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with captured(graph):
                 call.repeat(calls)
         except RuntimeError as error:
-            release_generator()
             raise DeviceError(
                 f"the function cannot be captured in a CUDA graph: {error}",
                 where=getattr(call.function, "__name__", None),

@@ -17,7 +17,7 @@ import torch
 from stable_baselines3.common.utils import explained_variance
 from torch import nn
 
-from sassafras.core.failed_capture import release_generator
+from sassafras.core.failed_capture import captured
 
 #: calls of a function before it is recorded: they load what is loaded late, and make the optimizer's state
 WARM = 3
@@ -154,13 +154,11 @@ class GraphReplay:
     def _record(self) -> None:
         graph, now = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
-            # (what other threads do with the GPU does not end the recording)
-            with torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
+            with captured(graph, stream=self._side):
                 out = self.function(*self._held)
         except RuntimeError as error:
             torch.cuda.set_stream(now)
             self._side = torch.cuda.Stream(self.device)  # the other may not be fit for use
-            release_generator()
             warnings.warn(
                 f"the network's work could not be recorded as a CUDA graph and goes on without: {error}",
                 RuntimeWarning,
