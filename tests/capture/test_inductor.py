@@ -57,7 +57,7 @@ def test_the_programs_launches_are_recorded(program: tuple[Captured, dict[str, A
     variants = by_launches(found)
     assert {(v.name, v.digest) for v in found.variants} <= {(name, sha) for name, sha in facts["loads"]}
     # ten trial launches of two configurations are not counted, nor is the one that was not chosen
-    assert facts["launches"] == 18 + 10 and len(facts["loads"]) == 6
+    assert facts["launches"] == 18 + 10 + 1 and len(facts["loads"]) == 7  # one without a block
     rows = variants[5]
     assert [(s.count, s.grid) for s in rows.shapes] == [(3, (64, 1, 1)), (2, (256, 1, 1))]
     for shape in rows.shapes:
@@ -122,7 +122,7 @@ def test_what_is_tuned_is_deployed(program: tuple[Captured, dict[str, Any]], tmp
     assert tuned <= {digest for _, digest in again["loads"]}, ran.stderr
     # without a recorder, torch 2.13 launches in C after the first time
     fast = torch.__version__ >= "2.12"
-    assert facts["fast"] == 0 and (again["fast"] > 0) == fast and (again["launches"] < 28) == fast
+    assert facts["fast"] == 0 and (again["fast"] > 0) == fast and (again["launches"] < 29) == fast
 
 
 def test_another_inductor_is_left_alone() -> None:

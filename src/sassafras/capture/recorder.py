@@ -142,6 +142,8 @@ class LaunchRecorder:
     def _note(self, launch: RecordedLaunch, compiled: Any, grid: Any) -> None:
         shape = self._known.get(launch.key)
         blocks = [int(n) for n in grid] + [1] * (3 - len(grid))
+        if min(blocks) < 1:  # nothing is launched
+            return
         if shape is None or launch.bench is not None or shape.facts["grid"] != blocks:
             digest = self._variant(launch, compiled)
             if launch.bench is not None:
