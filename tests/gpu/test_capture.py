@@ -25,7 +25,7 @@ DEMO = Path(__file__).parents[2] / "examples" / "serve_demo.py"
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ, "TRITON_CACHE_DIR": str(folder / "cache"),
-        "SASSAFRAS_STORE": str(folder / "store.sqlite"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "SASSAFRAS_STORE": str(folder / "store.sqlite"),
     }  # fmt: skip
     command = [sys.executable, "-m", "sassafras", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
@@ -83,6 +83,35 @@ def test_tuned_on_all_shapes_and_deployed(captured: Path) -> None:
     rows = [json.loads(line) for path in status.glob("*.jsonl") for line in path.read_text().splitlines()]
     tuned = {row["name"] for row in rows if row["event"] == "loaded" and row["loaded"] != row["original"]}
     assert improved <= tuned | {row.label.rpartition("-")[0] for row in tried if row.runner_up}
+
+
+@pytest.mark.parametrize("static", ["1", "0"])
+def test_kernels_of_torch_compile(tmp_path: Path, static: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the static launcher and by Triton's, from a cold and from a warm cache of Inductor's."""
+    monkeypatch.setenv("TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER", static)
+    program = [sys.executable, str(Path(__file__).parent / "compiled_layer.py")]
+    for cache in ("cold", "warm"):
+        run(tmp_path, "capture", "-o", str(tmp_path / cache), "--", *program)
+        found = read(tmp_path / cache)
+        assert found.timed and found.gpu and not found.problems and found.variants
+        for variant in found.variants:
+            assert variant.name.startswith("triton_") and not variant.problem
+            assert [shape.count for shape in variant.shapes] == [6, 3]
+            for shape, rows in zip(variant.shapes, (512, 64), strict=True):
+                tensors = [v["shape"] for v in shape.args.values() if isinstance(v, dict)]
+                whole = [each for each in tensors if len(each) == 2]
+                assert whole and all(each[0] == rows for each in whole) and shape.timed
+                if "YBLOCK" not in variant.facts["constants"]:
+                    blocks = -(-shape.args["xnumel"] // variant.facts["constants"]["XBLOCK"])
+                    assert shape.grid == (blocks, 1, 1)
+    for variant in found.variants:
+        made = workload(found, variant)
+        for case in made.cases:
+            with CudaDevice() as device:
+                kernel = made.build(case, device.arch)
+                device.open(made, case, kernel)
+                outcome = device.run(Candidate(kernel))
+                assert outcome.verdict is Verdict.CORRECT, (variant.name, outcome.detail)
 
 
 def test_measured_moves_are_explained(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ class LaunchRecorder:
         self.problems: dict[str, int] = {}
         self.first = self.last = 0.0
         self._known: dict[tuple[Any, ...], TimedShape] = {}
+        self._functions: dict[int, Any] = {}  # kept, so that no other function gets the id in a known key
         self._contents, self._timers = ContentsWriter(settings), Timers()
         self._written = 0.0
         self._lock = threading.RLock()
@@ -141,6 +142,8 @@ class LaunchRecorder:
     def _note(self, launch: RecordedLaunch, compiled: Any, grid: Any) -> None:
         shape = self._known.get(launch.key)
         blocks = [int(n) for n in grid] + [1] * (3 - len(grid))
+        if min(blocks) < 1:  # nothing is launched
+            return
         if shape is None or launch.bench is not None or shape.facts["grid"] != blocks:
             digest = self._variant(launch, compiled)
             if launch.bench is not None:
@@ -150,7 +153,7 @@ class LaunchRecorder:
                 if launch.bench is None:
                     self.uncounted[digest] = self.uncounted.get(digest, 0) + 1
                 return
-            self._known[launch.key] = shape
+            self._known[launch.key], self._functions[id(launch.fn)] = shape, launch.fn
         if launch.bench is None:
             now = time.time()
             self.first, self.last = self.first or now, now
@@ -279,7 +282,11 @@ class LaunchRecorder:
         }
 
     def _problem(self, error: BaseException) -> None:
-        text = f"{type(error).__name__}: {error}"[:200]
+        self.note(f"{type(error).__name__}: {error}")
+
+    def note(self, text: str) -> None:
+        """Keep a problem, or count it."""
+        text = text[:200]
         if len(self.problems) < _PROBLEMS or text in self.problems:
             self.problems[text] = self.problems.get(text, 0) + 1
 

@@ -22,13 +22,14 @@ def start(settings: CaptureSettings | str | Path) -> str:
         ``""``, or why this Triton cannot be recorded. Never raises.
     """
     global _recorder
-    from . import hook
+    from . import hook, inductor
 
     made = LaunchRecorder(
         settings if isinstance(settings, CaptureSettings) else CaptureSettings(Path(settings))
     )
     if problem := hook.attach(made):
         return problem
+    inductor.attach(made)
     _recorder = made
     atexit.register(made.write)
     os.register_at_fork(after_in_child=made.after_fork)
@@ -38,13 +39,14 @@ def start(settings: CaptureSettings | str | Path) -> str:
 def stop() -> None:
     """Write what is known and put Triton's methods back."""
     global _recorder
-    from . import hook
+    from . import hook, inductor
 
     if _recorder is not None:
         _recorder.on = False
         _recorder.write()
         atexit.unregister(_recorder.write)
         hook.detach()
+        inductor.detach()
         _recorder = None
 
 

@@ -57,6 +57,8 @@ def _places(program: str) -> list[tuple[Path, str]]:
     if (nvidia := _package_dir("nvidia")) is not None:
         # pip's nvidia-* wheels: nvidia/cu13/bin, and nvidia/cuda_nvcc/bin before CUDA 13
         places += [(p, "nvidia wheel") for p in sorted(nvidia.glob(f"*/bin/{program}"), reverse=True)]
+    if (torch := _package_dir("torch")) is not None:
+        places.append((torch / "bin" / program, "torch"))  # the ptxas that Inductor has Triton use
     for root in (os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
         if root:
             places.append((Path(root) / "bin" / program, "CUDA toolkit"))
@@ -81,7 +83,7 @@ def _find_all(program: str, override: str | None) -> tuple[Tool, ...]:
 def find_all(program: str) -> tuple[Tool, ...]:
     """Every usable copy of ``nvdisasm``, ``ptxas``, ``cuobjdump`` or ``nvcc``, best first.
 
-    Looks at ``$SASSAFRAS_<PROGRAM>``, Triton's wheel, nvidia's wheels, CUDA_HOME and PATH.
+    Looks at ``$SASSAFRAS_<PROGRAM>``, the wheels of Triton, nvidia and torch, CUDA_HOME and PATH.
     """
     return _find_all(program, os.environ.get(f"SASSAFRAS_{program.upper()}"))
 
