@@ -7,7 +7,6 @@ Four layers of random weights, compiled by torch.compile, replayed as one CUDA g
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,16 +22,16 @@ from decoder import MODELS, SMALL, made
 LAYERS, TOKENS, CONTEXT = 4, 16, 512
 
 
-def program(given: argparse.Namespace) -> Callable[[], Sequence[Tensor]]:
-    """The step, compiled."""
-    cpu = given.device == "cpu"
+def program(device: str, max_autotune: bool) -> Callable[[], Sequence[Tensor]]:
+    """The step, compiled; on a GPU the replay of its graph."""
+    cpu = device == "cpu"
     dims = (SMALL if cpu else MODELS)["llama-3-8b"]
-    model, x = made(dims, LAYERS, TOKENS, CONTEXT, False, torch.bfloat16, given.device)
+    model, x = made(dims, LAYERS, TOKENS, CONTEXT, False, torch.bfloat16, device)
     if cpu:
-        compiled = torch.compile(model, backend="aot_eager")
+        compiled = torch.compile(model, backend="eager")
         return lambda: [compiled(x)]
     # without graphs of its own: the whole step is captured
-    compiled = torch.compile(model, mode="max-autotune-no-cudagraphs" if given.max_autotune else None)
+    compiled = torch.compile(model, mode="max-autotune-no-cudagraphs" if max_autotune else None)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -55,9 +54,10 @@ def main(words: Sequence[str] | None = None) -> None:
     """Run the program."""
     parser = harness.options(__doc__, steps=64)
     parser.add_argument("--max-autotune", action="store_true", help="torch.compile's max-autotune mode")
+    parser.add_argument("--device", default="cuda", help="cpu: small dimensions, to try the program")
     given = parser.parse_args(words)
     with torch.no_grad():
-        harness.run(program(given), given)
+        harness.run(program(given.device, given.max_autotune), given.steps, given.device)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ def options(description: str | None, steps: int, sources: str = "") -> argparse.
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=steps, help="steps of a block")
-    parser.add_argument("--device", default="cuda", help="cpu: small dimensions, to try the program")
     if sources:
         parser.add_argument("--sources", type=Path, required=True, help=f"folder that holds {sources}/")
     return parser
@@ -51,10 +50,10 @@ def enter(sources: Path, name: str) -> None:
     sys.modules[name] = module
 
 
-def run(step: Callable[[], Sequence[Tensor]], given: argparse.Namespace) -> None:
-    """Time blocks of steps and print them with the checksum of the last step's outputs."""
+def run(step: Callable[[], Sequence[Tensor]], steps: int, device: str = "cuda") -> None:
+    """Time blocks of `steps` steps and print them with the checksum of the last step's outputs."""
     for block in range(-WARM, BLOCKS):
-        microseconds, outputs = timed(step, given.steps, given.device)
+        microseconds, outputs = timed(step, steps, device)
         if block >= 0:
             print(f"step {microseconds:.1f} us", flush=True)
     digest = hashlib.sha256()

@@ -21,9 +21,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# mamba_ssm's deterministic mode keeps its lists of configurations only where Triton caches its choices
-os.environ.update(MAMBA_DETERMINISTIC="1", TRITON_CACHE_AUTOTUNING="1")
-
 import harness
 import torch
 import triton
@@ -46,9 +43,6 @@ class Dims(NamedTuple):
     def inner(self) -> int:
         """Channels of the scan."""
         return self.heads * self.head
-
-
-SMALL = Dims(64, 4, 32, 32, 64, 128)
 
 
 class Layer(nn.Module):
@@ -136,15 +130,17 @@ def main(words: Sequence[str] | None = None) -> None:
     default = Path(triton.knobs.cache.dir) / "mamba_layer.choices.json"
     parser.add_argument("--choices", type=Path, default=default, help="by default in Triton's cache")
     given = parser.parse_args(words)
+    # the deterministic mode keeps the lists of configurations only where Triton caches choices, too
+    os.environ.update(MAMBA_DETERMINISTIC="1", TRITON_CACHE_AUTOTUNING="1")
     harness.enter(given.sources, "mamba_ssm")
     torch.backends.cudnn.deterministic = True
-    step = program(SMALL if given.device == "cpu" else Dims(), given.device)
+    step = program(Dims(), "cuda")
     if given.choices.exists():
         take(json.loads(given.choices.read_text()))
     step()
     given.choices.parent.mkdir(parents=True, exist_ok=True)
     given.choices.write_text(json.dumps(chosen(), indent=1))
-    harness.run(step, given)
+    harness.run(step, given.steps)
 
 
 if __name__ == "__main__":
