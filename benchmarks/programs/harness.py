@@ -24,7 +24,7 @@ def options(description: str | None, steps: int, sources: str = "") -> argparse.
     """The options of a program.
 
     Args:
-        steps: of a block, for 20 to 50 ms on an H200.
+        steps: of a block, where --steps names no others; aim at 20 to 50 ms.
         sources: the package that --sources holds.
     """
     parser = argparse.ArgumentParser(
