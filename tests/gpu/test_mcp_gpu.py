@@ -27,6 +27,16 @@ from tests.report.subjects import shifted  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 TARGET = "suite:softmax"
+#: the gallery's device code as a workload with a source
+HONEST = """
+from sassafras.frontend.cuda import workload as cuda_workload
+from subject import CASE, text, workload as subject
+
+workload = cuda_workload(
+    text("cheats.cu", "CHEAT", 0), [CASE], name="gallery", entry="gallery", threads=256,
+    reference=subject.reference, tolerance=subject.tolerance, meta=subject.meta,
+)
+"""
 GALLERY = Path(__file__).parents[2] / "benchmarks" / "gallery"
 
 
@@ -87,6 +97,7 @@ def test_calls_that_hang_crash_or_are_cancelled_leave_the_gpu_to_the_next(tmp_pa
     """What hangs is ended by the judge, by a cancelled call, and by the server's limit."""
     for name in ("subject.py", "cheats.cu"):
         shutil.copy(GALLERY / name, tmp_path)
+    (tmp_path / "honest.py").write_text(HONEST)
     code = (GALLERY / "cheats.cu").read_text()
     honest, hangs, crashes = (f"#define CHEAT {number}\n{code}" for number in (0, 15, 16))
 
@@ -94,7 +105,7 @@ def test_calls_that_hang_crash_or_are_cancelled_leave_the_gpu_to_the_next(tmp_pa
         async with over_stdio(tmp_path, *more) as client:
 
             async def call(source: str, **how: Any) -> Any:
-                given = {"workload": "subject.py:workload", "source": source}
+                given = {"workload": "honest.py:workload", "source": source}
                 return await client.call_tool("evaluate", given, **how)
 
             if more:  # the server's limit, far below the judge's
@@ -108,13 +119,15 @@ def test_calls_that_hang_crash_or_are_cancelled_leave_the_gpu_to_the_next(tmp_pa
 
             async def cancelled() -> None:
                 with gone:
-                    await call(hangs, progress_callback=hear)
+                    answer = await call(hangs, progress_callback=hear)
+                    raise AssertionError(f"it was not cancelled: {answer}")
 
             verdicts: dict[str, str] = {}
 
             async def caller(name: str, source: str) -> None:
                 begin = time.monotonic()
                 answer = await call(source)
+                assert not answer.is_error, said(answer)
                 verdicts[name] = answer.structured_content["verdict"]
                 print(f"{name}: {verdicts[name]} after {time.monotonic() - begin:.1f} s")
 

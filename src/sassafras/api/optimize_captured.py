@@ -19,6 +19,8 @@ from .ptx_search import check_asked, device_for
 
 #: a configuration that the autotuner measured within this factor of its choice is tried too
 _CLOSE = 1.15
+#: seconds below which a search finds nothing
+_LEAST_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ def optimize_captured(
     shapes: int = 8,
     runner_ups: int = 1,
     least_share: float = 0.01,
+    total: str | Budget | None = None,
     stage: Callable[[str], None] | None = None,
     **options: Any,
 ) -> CapturedReport:
@@ -157,6 +160,8 @@ def optimize_captured(
         shapes: shapes of a kernel that count at most.
         runner_ups: other configurations tried a kernel, at most.
         least_share: kernels with a smaller share are left alone.
+        total: wall time of all searches together, instead of `budget`: each kernel has its share of it, and
+            those whose part is too short for a search are left alone.
         stage: called with a line of text when another part of the work begins.
         options: of `optimize`: budget (of each kernel), space, strategy, settings, seed, store, out, fresh
             and progress.
@@ -174,6 +179,11 @@ def optimize_captured(
         check_asked(options["space"], None, None, options.get("strategy"))
     make = (lambda: device_for(opened())) if by_results else opened
     shares = captured.shares()
+    seconds = None if total is None else Budget.of(total).seconds
+    if total is not None and seconds is None:
+        raise SassafrasError("a program's kernels are tuned for a time", where=str(total), hint="120s")
+    tuned = [v for v in captured.variants if v.count and shares[v.digest] >= least_share][:most]
+    of_all = sum(shares[v.digest] for v in tuned)
     rows: list[CapturedRow] = []
     judge = ""
     modelled = False
@@ -184,6 +194,11 @@ def optimize_captured(
             rows.append(replace(row, detail="left alone: its share is small"))
             continue
         others = _close(captured, variant)[:runner_ups]
+        if seconds is not None:
+            if (part := seconds * share / of_all / (1 + len(others))) < _LEAST_S:
+                rows.append(replace(row, detail=f"left alone: its part of the budget is {part:.1f} s"))
+                continue
+            options["budget"] = Budget(seconds=part)
         tried = [(o, CapturedRow(o.label, o.function, o.config, True, share, 0)) for o in others]
         for each, mine in [(variant, row), *tried]:
             say(f"{each.label}: {100 * share:.1f} % of {'GPU time' if captured.timed else 'launches'}")

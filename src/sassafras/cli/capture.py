@@ -41,7 +41,8 @@ def command(
     if any(folder(out).iterdir()):
         raise SassafrasError("the folder is not empty", where=str(out), hint="name another one with -o")
     settings = CaptureSettings(out.resolve(), int(tensor_mib * 2**20), int(all_mib * 2**20), cases)
-    code = run_program(command, {**os.environ, **settings.environment(), "PYTHONPATH": hook_path()})
+    own = {**os.environ, **settings.environment(), "PYTHONPATH": hook_path()}
+    code = run_program(command, own, apart=json)
     captured = merge(out)
     if json:
         print_json(summary(captured))
@@ -55,12 +56,16 @@ def command(
         raise typer.Exit(code if 0 < code < 256 else 1)
 
 
-def run_program(command: list[str], environment: dict[str, str]) -> int:
-    """The program's exit code; signals that we get are passed on to it."""
+def run_program(command: list[str], environment: dict[str, str], *, apart: bool) -> int:
+    """The program's exit code; signals that we get are passed on to it.
+
+    Args:
+        apart: what it prints goes to stderr, as stdout is to hold JSON alone.
+    """
     from sassafras.core import SassafrasError
 
     try:
-        process = subprocess.Popen(command, env=environment)
+        process = subprocess.Popen(command, env=environment, stdout=2 if apart else None)
     except OSError as error:
         raise SassafrasError(f"cannot run it: {error.strerror}", where=command[0]) from error
 

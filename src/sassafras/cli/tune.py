@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +28,8 @@ _OPTIONS = {
     },
     "--products": {"bands", "shapes", "configs", "exclude", "only_configs", "recorded", "layouts", "apart"}
     | {"source", "top", "gpus", "minutes", "cache", "dry_run", "install"},
-    "programs": {"budget", "quiet", "json", "cache", "dry_run", "install"},
+    "programs": {"kernels", "runner_ups", "device", "space", "strategy", "settings", "store", "budget"}
+    | {"quiet", "json", "cache", "dry_run", "install", "metric", "rounds"},
     "--calibrate": {"budget", "cache", "dry_run", "install", "source"},
 }
 
@@ -62,6 +62,16 @@ def command(
     runner_ups: Annotated[
         int, typer.Option(min=0, help="Tune at most this many further autotune configurations per kernel.")
     ] = 1,
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="Compare this time that the program prints, a regular expression with one group "
+            "[default: seconds of the whole program]."
+        ),
+    ] = "",
+    rounds: Annotated[
+        int, typer.Option(min=0, help="Run the program this often without, with and without tuned code.")
+    ] = 5,
     device: options.Device = "auto",
     budget: options.Budget = "60s",
     space: options.Space = "swaps",
@@ -103,15 +113,17 @@ def command(
         bool, typer.Option(help="Let sassafras.matmul on this machine use the measured table.")
     ] = True,
 ) -> None:
-    """Tune the kernels of a captured program, or sassafras.matmul for a program or a grid of products.
+    """Tune a program, the kernels of a capture, or sassafras.matmul for a grid of products.
 
-    A capture's kernels are tuned in order of GPU time on all their shapes; the options from --kernels to
-    --json apply. A program is run once, and the products of sassafras.matmul, linear and accelerated layers
-    that it calls are timed in its context, ours beside cuBLASLt's and torch, within --budget (120s); --quiet,
-    --json, --cache, --dry-run and --no-install apply. With --products, GEMM configurations are timed by
-    successive halving, and the data set and the table of winners are written; the options from --bands on
-    apply. With --calibrate, a GPU without a table gets the nearest one's (or that of --from), corrected by
-    what a sample takes here within --budget (60s). The same command resumes.
+    A program is run once and recorded. The products of sassafras.matmul, linear and accelerated layers that
+    it calls are timed in its context, ours beside cuBLASLt's and torch, within --budget (120s); its Triton
+    kernels, torch.compile's too, are tuned within the same time, shared by their GPU time. Then the program
+    runs without, with and without tuned code, --rounds times. A capture's kernels are tuned in order of GPU
+    time on all their shapes, --budget each; the options from --kernels to --json apply to both. With
+    --products, GEMM configurations are timed by successive halving, and the data set and the table of winners
+    are written; the options from --bands on apply. With --calibrate, a GPU without a table gets the nearest
+    one's (or that of --from), corrected by what a sample takes here within --budget (60s). The same command
+    resumes.
     """
     use = _check(context, target, products, calibrate)
     if calibrate:
@@ -120,18 +132,21 @@ def command(
         how |= {"fresh": fresh, "seed": seed}
         _calibrated(source, place, budget, how)
         return
-    if target is not None and use == "captures":
-        place = folder(out or Path("sassafras-out"))
-        chosen = {"device": device, "budget": budget, "space": space, "seed": seed, "store": store}
+    if target is not None:
+        chosen = {"device": device, "space": space, "seed": seed, "store": store}
         if space != "compiler" or _given(context, "strategy"):  # which has one of its own
             chosen["strategy"] = strategy
-        counts = {"most": kernels, "runner_ups": runner_ups, "fresh": fresh}
-        _captured(Path(target[0]), place, settings or [], quiet, json, chosen | counts)
-        return
-    if target is not None:
-        given = budget if _given(context, "budget") else None
-        chosen = {"cache": cache, "dry": dry_run, "install": install, "fresh": fresh, "seed": seed}
-        _program(target, out, given, quiet, json, chosen)
+        chosen |= {"most": kernels, "runner_ups": runner_ups}
+        if use == "captures":
+            place = folder(out or Path("sassafras-out"))
+            chosen |= {"budget": budget, "fresh": fresh}
+            _captured(Path(target[0]), place, settings or [], quiet, json, chosen)
+            return
+        own = {"cache": cache, "dry": dry_run, "install": install, "seed": seed}
+        how = {"fresh": fresh, "metric": metric, "rounds": rounds, "products": own}
+        if _given(context, "budget"):
+            how["budget"] = budget
+        _program(target, out, settings or [], quiet, json, chosen, how)
         return
     assert products is not None
     from sassafras.gemm.bench.grids import choose_shapes
@@ -199,34 +214,48 @@ def _runs(target: list[str]) -> bool:
 
 
 def _program(
-    command: list[str], out: Path | None, budget: str | None, quiet: bool, json: bool, chosen: dict[str, Any]
+    command: list[str],
+    out: Path | None,
+    settings: list[str],
+    quiet: bool,
+    json: bool,
+    kernels: dict[str, Any],
+    how: dict[str, Any],
 ) -> None:
-    """Record a program's products, tune them, print what changed."""
+    """Record a program, tune what it calls, print what changed."""
+    from sassafras.api.tune_program import tune_program
     from sassafras.gemm.bench import program
-    from sassafras.gemm.matmul.recorder import VARIABLE
+    from sassafras.search import parse_settings
 
     from .capture import run_program
     from .progress import Show
 
-    def run(records: Path) -> None:
-        environment = {**os.environ, VARIABLE: str(records.resolve())}
-        if code := run_program(command, environment):
+    def run(environment: dict[str, str]) -> None:
+        if code := run_program(command, environment, apart=json):
             note(f"the program ended with {code}; what it called until then is tuned", "yellow")
 
-    place = folder(out or program.FOLDER)
-    calls = program.record_of(place, command, run, fresh=chosen["fresh"])
     with Show(quiet=quiet) as show:
-        found = program.tune_products(
-            calls,
-            place,
-            budget=budget or program.BUDGET,
+        found = tune_program(
+            command,
+            folder(out or program.FOLDER),
+            run,
+            kernels={**kernels, "settings": parse_settings(settings), "progress": show.progress},
             progress=lambda text: show.update(lambda: text),
-            say=show.stage,
-            **chosen,
+            stage=show.stage,
+            **{"budget": program.BUDGET, **how},
         )
     if json:
         print_json(found.to_json())
         return
+    if found.products is not None:
+        _products(found.products)
+    if found.kernels is not None:
+        _kernels(found.kernels)
+    print(found.program or f"the program was not timed: {found.why}")
+
+
+def _products(found: Any) -> None:
+    """A table of a program's products."""
     rows = [
         [
             str(row.product),
@@ -284,6 +313,12 @@ def _captured(
     if json:
         print_json(report.to_json())
         return
+    _kernels(report)
+    note(f"wrote {written}")
+
+
+def _kernels(report: Any) -> None:
+    """A table of a program's Triton kernels."""
     rows = [
         [
             row.label,
@@ -297,4 +332,3 @@ def _captured(
     ratio = "modelled" if report.modelled else "speed-up"
     print_table("", ["kernel", "share", "launches", ratio, "notes"], rows)
     print(report.conclusion())
-    note(f"wrote {written}")

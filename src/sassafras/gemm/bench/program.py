@@ -34,7 +34,7 @@ BUDGET, FOLDER = "120s", Path("sassafras-out/program")
 _SECONDS = (0.02, 0.5)
 #: seconds until a worker that compiles kernels counts as hanging
 _STALL = 900.0
-_JOURNAL, _RECORD = "program.gpu0.jsonl", "program.json"
+_JOURNAL, RECORD = "program.gpu0.jsonl", "program.json"
 
 
 @dataclass(frozen=True)
@@ -124,34 +124,31 @@ def tune(
 
 def record_of(
     folder: Path, command: list[str], run: Callable[[Path], Any], *, fresh: bool = False
-) -> Mapping[Product, int]:
-    """What a program calls: as its record in the folder says, or as it is run now.
+) -> tuple[Mapping[Product, int], int]:
+    """What a program calls, and its calls that are not told apart: as its record in the folder says, or as it
+    is run now.
 
     Args:
         run: runs it, its processes' records in this folder.
         fresh: run it in any case.
 
     Raises:
-        SassafrasError: it calls no product, a record is damaged, or the folder has another program's.
+        SassafrasError: a record is damaged, or the folder has another program's.
     """
-    path, raw = folder / _RECORD, folder / "recorded"
+    path, raw = folder / RECORD, folder / "recorded"
     if path.is_file() and not fresh:
         calls, more = recorded([path])
         if more.get("command") != command:
-            what, hint = "this folder has the products of another program", "--fresh, or another --out"
+            what, hint = "this folder has what another program calls", "--fresh, or another --out"
             raise SassafrasError(what, where=str(path), hint=hint)
-        return calls
+        return calls, more["others"]
     shutil.rmtree(raw, ignore_errors=True)
     raw.mkdir(parents=True)
     run(raw)
     calls, more = recorded(sorted(raw.glob("*.json")))
-    if not calls:
-        others = f"{more['others']} batches or SwiGLU pairs, which are not tuned, and " * bool(more["others"])
-        what = f"the program called {others}no product of sassafras on a GPU with kernels"
-        raise SassafrasError(what, hint="sassafras.accelerate(model)")
     write_whole(path, json.dumps({**more, "command": command, "products": to_json(calls)}, indent=1))
     shutil.rmtree(raw)
-    return calls
+    return calls, more["others"]
 
 
 def tune_products(
@@ -227,9 +224,15 @@ def tune_products(
     table.header["summary"] = result.to_json()
     table.save(written)
     if install and not dry:
-        place = tuned_path(gpu)
-        (TunedTable.load(place).merged(table) if place.is_file() else table).save(place)
+        installed(written)
     return result
+
+
+def installed(path: Path) -> None:
+    """Let `sassafras.matmul` on this machine use a table of products that `tune_products` wrote."""
+    table = TunedTable.load(path)
+    place = tuned_path(str(table.header.get("gpu", "modelled")))
+    (TunedTable.load(place).merged(table) if place.is_file() else table).save(place)
 
 
 def _ask(client: WorkerClient, of: Product, **question: Any) -> dict[str, Any]:
