@@ -321,7 +321,7 @@ def test_a_program_is_recorded_and_tuned_and_a_kill_loses_one_product(
     again = run([*command[:4], "--fresh", "--json", *command[4:]])
     assert json.loads(again.stdout)["tuned"] == 3 and runs.read_text() == "run\nrun\n"
     other = run([*command, "more"])
-    assert other.returncode == 2 and "products of another program" in other.stderr
+    assert other.returncode == 2 and "what another program calls" in other.stderr
 
 
 def products_of(folder: Path) -> list[dict[str, Any]]:
@@ -341,10 +341,9 @@ def test_a_program_without_products_is_told_what_to_do(tmp_path: Path) -> None:
     for text, words in (
         ("", "not a record of products"),
         ('{"products": [', "remove it, and record again"),
-        ('{"products": [], "others": 0}', "products of another program"),
+        ('{"products": [], "others": 0}', "what another program calls"),
     ):
         (tmp_path / "program.json").write_text(text)
         assert words in (errors := said("--", "true")) and "Traceback" not in errors
     (tmp_path / "program.json").unlink()
-    captures = ("--kernels", "3", "--", sys.executable, "-c", "pass")
-    assert "--kernels is for captures only" in said(*captures)
+    assert "--bands is for --products only" in said("--bands", "<1e8", "--", sys.executable, "-c", "pass")

@@ -191,7 +191,8 @@ def optimize_captured(
         share = shares[variant.digest]
         row = CapturedRow(variant.label, variant.function, variant.config, False, share, variant.count)
         if number >= most or share < least_share:
-            rows.append(replace(row, detail="left alone: its share is small"))
+            why = "its share is small" if share < least_share else f"at most {most} kernels are tuned"
+            rows.append(replace(row, detail=f"left alone: {why}"))
             continue
         others = _close(captured, variant)[:runner_ups]
         if seconds is not None:
