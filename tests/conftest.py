@@ -36,7 +36,7 @@ gc.disable()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """In a fresh checkout one worker compiles the tests while it collects, and the others wait to read that."""
+    """In a fresh checkout one worker compiles the tests while it collects; the others wait to read that."""
     here = Path(__file__).parent
     turn = os.open(here, os.O_RDONLY)
     try:

@@ -47,8 +47,7 @@ def _call(message: Answer, blobs: list[bytes]) -> Answer:
 
 
 def preload() -> None:
-    """For the fork server: the tools are imported with this module; Triton does without torch, and numba has
-    registered its types, which each call's first compiled function would do for half a second."""
+    """For the fork server: Triton does without torch; numba's types cost each call half a second."""
     leave_torch_out()
     from numba.core.registry import cpu_target
 

@@ -38,8 +38,7 @@ def build_triton(scratch: Path) -> int:
     restrict_calls(processes=False)
 
     spec = importlib.util.spec_from_file_location("candidate", scratch / "candidate.py")
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
