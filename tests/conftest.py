@@ -56,6 +56,12 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)  # torch's many objects, which come later, are looked through less often
 
 
+def pytest_sessionfinish() -> None:
+    """pytest looks for garbage five times at the end, which torch's objects make long: once is enough."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With ``-n``: neighbours run in one worker, which has what they share already; who is done takes some of
