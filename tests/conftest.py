@@ -34,11 +34,32 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """In a fresh checkout one worker compiles the tests while it collects; the others wait to read that."""
+    here = Path(__file__).parent
+    turn = os.open(here, os.O_RDONLY)
+    try:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            if 2 * len([*here.glob("*/__pycache__/test_*-pytest-*.pyc")]) > len([*here.glob("*/test_*.py")]):
+                fcntl.flock(turn, fcntl.LOCK_UN)
+        return (yield)
+    finally:
+        os.close(turn)
+
+
 def pytest_collection_finish() -> None:
     """Garbage is collected of what the tests themselves make: a quarter of the collection went into it."""
     gc.freeze()
     gc.enable()
     gc.set_threshold(50_000, 20, 20)  # torch's many objects, which come later, are looked through less often
+
+
+def pytest_sessionfinish() -> None:
+    """pytest looks for garbage five times at the end, which torch's objects make long: once is enough."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -334,15 +334,17 @@ inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y,
         lane = issuer; // for its cluster
         for (unsigned r : ranks) {
             for (int row = 0; row < lines * deep; ++row)
-                for (int i = 0; i < tensor.box[0]; ++i) {
-                    uint16_t value = 0;
+                for (int i = 0; i < tensor.box[0]; i += 8) { // 16 bytes, which stay together when swizzled
+                    uint16_t values[8] = {};
                     const long long ex = (long long)x + i, ey = (long long)y + row % lines, ez = std::max(z, 0) + row / lines;
-                    if (ex >= 0 && ex < tensor.extent[0] && ey >= 0 && ey < tensor.extent[1] && ez < tensor.layers) {
+                    const long long count = std::min(8ll, tensor.extent[0] - ex);
+                    if (ex >= 0 && count > 0 && ey >= 0 && ey < tensor.extent[1] && ez < tensor.layers) {
                         const char *from = tensor.base + ey * tensor.stride + 2 * ex + ez * tensor.apart;
-                        check_read(from, 2);
-                        std::memcpy(&value, from, 2);
+                        check_read(from, 2); // operands lie further apart than both ends
+                        check_read(from + 2 * count - 2, 2);
+                        std::memcpy(values, from, 2 * count);
                     }
-                    std::memcpy(bytes_at(r, swizzled(offset + row * row_bytes + 2 * i, tensor.swizzle), 2), &value, 2);
+                    std::memcpy(bytes_at(r, swizzled(offset + row * row_bytes + 2 * i, tensor.swizzle), 16), values, 16);
                 }
             for (unsigned at = offset; at < offset + size; at += 16) {
                 --granule(r, at).copy_writes;

@@ -47,8 +47,12 @@ def _call(message: Answer, blobs: list[bytes]) -> Answer:
 
 
 def preload() -> None:
-    """For the fork server: the tools are imported with this module; Triton does without torch."""
+    """For the fork server: Triton does without torch; numba's types cost each call half a second."""
     leave_torch_out()
+    from numba.core.registry import cpu_target
+
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
 
 
 def main() -> int:

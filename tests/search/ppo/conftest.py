@@ -7,8 +7,8 @@ import pytest
 
 @pytest.fixture
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Average the rows down to 8 before the network's last layer, as those of long kernels are to 48."""
+    """Average the rows down to 2 before the network's last layer, as those of long kernels are to 48."""
     pytest.importorskip("sb3_contrib")
     from sassafras.search.ppo.network import PaperNetwork
 
-    monkeypatch.setattr(PaperNetwork, "ROWS", 8)
+    monkeypatch.setattr(PaperNetwork, "ROWS", 2)

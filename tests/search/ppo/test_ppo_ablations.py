@@ -48,6 +48,7 @@ def rewards(played: AssemblyGame) -> tuple[list[float], list[float]]:
     return paid, costs
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_without_the_gate_every_change_is_paid() -> None:
     gated, _ = rewards(game(Noisy(), horizon=30))
     paid, costs = rewards(game(Noisy(), horizon=30, noise=0.0))

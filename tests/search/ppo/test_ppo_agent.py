@@ -145,6 +145,7 @@ def test_the_paper_network_takes_short_and_long_kernels() -> None:
         assert logits.shape == (2, 2 * rows + 1) and value.shape == (2, 1)
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_metrics_reach_tensorboard_or_say_what_is_missing(tmp_path: Path) -> None:
     from sassafras.core import ToolMissing
 
@@ -177,6 +178,7 @@ def test_a_search_with_a_store_resumes_and_its_result_is_kept(tmp_path: Path) ->
     assert set(longer.verdicts) == {"modelled"}
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_a_failing_evaluator_ends_the_search_with_its_own_error() -> None:
     class Breaks(Judge):
         left = 6

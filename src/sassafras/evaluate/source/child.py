@@ -19,6 +19,7 @@ def build_triton(scratch: Path) -> int:
 
     from triton.backends.nvidia.compiler import CUDABackend
     from triton.compiler.compiler import make_backend
+    from triton.runtime import cache
 
     from sassafras.core import Case, SassafrasError
     from sassafras.evaluate.sandbox.confine import restrict_calls
@@ -32,11 +33,12 @@ def build_triton(scratch: Path) -> int:
     ptxas_version(frontend.bundled_ptxas(frontend.ARCHES[arch]))
     frontend.leave_torch_out()
     CUDABackend.make_cubin = lambda *_, **__: b""  # ours, outside, assembles
+    # Triton hashes itself for 0.4 s, to tell apart what other releases left in a cache; this one is empty
+    cache.triton_key = lambda: ""
     restrict_calls(processes=False)
 
     spec = importlib.util.spec_from_file_location("candidate", scratch / "candidate.py")
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
