@@ -68,6 +68,7 @@ def row(name: str, found: dict[str, Any], seconds: float) -> dict[str, Any]:
         "program": name,
         "why": found["why"],
         "expected": round(kernels["expected"], 4),
+        "conclusion": kernels["conclusion"],
         "captured": len(kernels["rows"]),
         "seconds": round(seconds, 1),
         "kernels": [

@@ -32,22 +32,7 @@ def program(device: str, max_autotune: bool) -> Callable[[], Sequence[Tensor]]:
         return lambda: [compiled(x)]
     # without graphs of its own: the whole step is captured
     compiled = torch.compile(model, mode="max-autotune-no-cudagraphs" if max_autotune else None)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            compiled(x)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = compiled(x)
-    output.fill_(float("nan"))
-
-    def step() -> Sequence[Tensor]:
-        graph.replay()
-        return [output]
-
-    return step
+    return harness.graphed(lambda: [compiled(x)])
 
 
 def main(words: Sequence[str] | None = None) -> None:

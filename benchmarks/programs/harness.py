@@ -65,6 +65,27 @@ def run(step: Callable[[], Sequence[Tensor]], steps: int, device: str = "cuda") 
     print(f"checksum {digest.hexdigest()}", flush=True)
 
 
+def graphed(step: Callable[[], Sequence[Tensor]]) -> Callable[[], Sequence[Tensor]]:
+    """The step as the replay of one CUDA graph; it has run at least once before."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = step()
+    for output in outputs:
+        output.detach().fill_(float("nan"))  # what is replayed writes them
+
+    def replay() -> Sequence[Tensor]:
+        graph.replay()
+        return outputs
+
+    return replay
+
+
 def timed(step: Callable[[], Sequence[Tensor]], steps: int, device: str) -> tuple[float, Sequence[Tensor]]:
     """Microseconds a step, the mean of `steps`, and the outputs of the last one."""
     if device == "cpu":
