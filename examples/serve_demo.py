@@ -1,9 +1,8 @@
 """A small "server": several Triton kernels, one autotuned, one steered by an integer index tensor.
 
-It knows nothing of Sassafras. Record it, tune what it launches, run it again with the tuned kernels:
+It knows nothing of Sassafras. Tune what it launches and time it before and after, then run it with that:
 
-    sassafras capture -o captured -- python examples/serve_demo.py
-    sassafras tune captured --budget 60s
+    sassafras tune --metric '"seconds": ([0-9.]+)' -- python examples/serve_demo.py
     sassafras run -- python examples/serve_demo.py
 
 Needs an NVIDIA GPU (``--device cpu`` only walks through the launches, for tests with a driver that launches

@@ -12,6 +12,7 @@ import pytest
 
 from sassafras.api.end_to_end import SECONDS, end_to_end
 from sassafras.api.optimize_captured import optimize_captured
+from sassafras.api.tune_program import tune_program
 from sassafras.core import SassafrasError
 from tests.capture.conftest import DEMO, ROOT
 
@@ -32,6 +33,7 @@ def test_runs_come_in_turn_and_the_control_is_between_equal_ones(tmp_path: Path)
     found = end_to_end(
         [sys.executable, "-c", PROGRAM, str(runs)],
         {"TUNED": "1"},
+        {},
         lambda: ["k"] if runs.read_text() == "10 " else [],
         rounds=3,
         metric=STEP,
@@ -47,7 +49,7 @@ def test_runs_come_in_turn_and_the_control_is_between_equal_ones(tmp_path: Path)
 
 def test_without_a_time_of_its_own_the_whole_program_counts() -> None:
     wait = "import os, time; time.sleep(0.3 if os.environ.get('TUNED') else 0.6)"
-    found = end_to_end([sys.executable, "-c", wait], {"TUNED": "1"}, list, rounds=1)
+    found = end_to_end([sys.executable, "-c", wait], {"TUNED": "1"}, {}, list, rounds=1)
     assert found.what == SECONDS and 0.3 < found.rounds[0][1] < found.rounds[0][0] and found.speedup > 1.1
 
 
@@ -68,7 +70,7 @@ def test_without_a_time_of_its_own_the_whole_program_counts() -> None:
 )
 def test_a_program_that_cannot_be_timed(program: str, metric: str, words: str) -> None:
     with pytest.raises(SassafrasError, match=words):
-        end_to_end([sys.executable, "-c", program], {}, list, rounds=1, metric=metric)
+        end_to_end([sys.executable, "-c", program], {}, {}, list, rounds=1, metric=metric)
 
 
 def test_a_programs_kernels_share_the_budget(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_a_programs_kernels_share_the_budget(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     program = [sys.executable, "-m", "tests.capture.drive", str(DEMO), "--device", "cpu", "--steps", "8"]
-    command = [sys.executable, "-m", "sassafras", "tune", "--device", "model", "--budget", "5s"]
+    command = [sys.executable, "-m", "sassafras", "tune", "--device", "model", "--budget", "2.5s"]
     command += ["--kernels", "1", "--runner-ups", "0"]
     command += ["--out", str(tmp_path), "--store", str(tmp_path / "st.sqlite"), "--json", "--", *program]
 
@@ -98,3 +100,12 @@ def test_a_programs_kernels_share_the_budget(tmp_path: Path) -> None:
     assert short and all(row.ratio is None or row.share > 0.5 for row in few.rows)
     with pytest.raises(SassafrasError, match="tuned for a time"):
         optimize_captured(tmp_path / "captured", device="model", total="30e")
+
+
+def test_a_wrong_metric_is_refused_before_the_program_runs(tmp_path: Path) -> None:
+    def run(environment: dict[str, str]) -> None:
+        raise AssertionError("it ran")
+
+    with pytest.raises(SassafrasError, match="needs one group"):
+        tune_program(["true"], tmp_path, run, budget="9s", metric="us")
+    assert not list(tmp_path.iterdir())

@@ -114,6 +114,22 @@ def test_kernels_of_torch_compile(tmp_path: Path, static: str, monkeypatch: pyte
                 assert outcome.verdict is Verdict.CORRECT, (variant.name, outcome.detail)
 
 
+def test_a_program_is_tuned_and_timed_by_one_command(tmp_path: Path) -> None:
+    words = ["--budget", "9s", "--runner-ups", "0", "--rounds", "2", "--metric", '"seconds": ([0-9.]+)']
+    program = [sys.executable, str(DEMO), "--steps", "40", "--rows", "4096"]
+    done = run(tmp_path, "tune", *words, "--out", str(tmp_path / "out"), "--json", "--", *program)
+    found, (demo_said, *_) = json.loads(done.stdout), done.stderr.split('{"steps"')[1:]
+    improved = {row["label"].rpartition("-")[0] for row in found["kernels"]["rows"] if row["improved"]}
+    assert found["kernels"]["timed"] and not found["kernels"]["modelled"] and demo_said
+    if not improved:
+        assert found["program"] is None and found["why"].startswith("nothing to gain here")
+        return
+    timed = found["program"]
+    assert improved >= set(timed["deployed"]) and len(timed["rounds"]) == 2 and timed["deployed"]
+    assert 0.5 < timed["null"] < 2 and 0.5 < timed["speedup"] < 2
+    assert all(demo(line)["steps"] == 40 for line in timed["last"])
+
+
 def test_measured_moves_are_explained(tmp_path: Path) -> None:
     result = sassafras.optimize("suite:softmax", device="cuda", budget="6s", store=tmp_path / "s.sqlite")
     if not result.improved:

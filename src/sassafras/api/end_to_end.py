@@ -62,6 +62,7 @@ class EndToEnd:
 def end_to_end(
     command: Sequence[str],
     tuned: Mapping[str, str],
+    plain: Mapping[str, str],
     deployed: Callable[[], Sequence[str]],
     *,
     rounds: int,
@@ -74,7 +75,7 @@ def end_to_end(
 
     Args:
         command: the program and its arguments.
-        tuned: environment variables with which it runs with tuned code.
+        tuned, plain: environment variables with which it runs with tuned code, and without.
         deployed: asked after the first run for the names of the kernels that had tuned code.
         rounds: at least 1.
         metric: regular expression with one group, a time in what the program prints (of several lines the
@@ -83,7 +84,7 @@ def end_to_end(
     Raises:
         SassafrasError: the program fails, or prints no such time.
     """
-    pattern = _pattern(metric)
+    pattern = metric_pattern(metric)
 
     def run(environment: Mapping[str, str], how: str) -> tuple[float, str]:
         progress(f"{how} tuned code")
@@ -111,9 +112,9 @@ def end_to_end(
     names = tuple(deployed())
     found = []
     for number in range(rounds):
-        first, last = run({}, f"round {number + 1} of {rounds}: without")
+        first, last = run(plain, f"round {number + 1} of {rounds}: without")
         with_it, last_tuned = run(tuned, f"round {number + 1} of {rounds}: with")
-        found.append((first, with_it, run({}, f"round {number + 1} of {rounds}: without")[0]))
+        found.append((first, with_it, run(plain, f"round {number + 1} of {rounds}: without")[0]))
     before, after, again = np.array(found).T
     ratios, nulls = paired_ratios((before + again) / 2, after), paired_ratios(before, again)
     return EndToEnd(
@@ -128,7 +129,8 @@ def end_to_end(
     )
 
 
-def _pattern(metric: str) -> re.Pattern[str] | None:
+def metric_pattern(metric: str) -> re.Pattern[str] | None:
+    """The pattern that `end_to_end` reads times by; None for no metric. Raises SassafrasError."""
     if not metric:
         return None
     try:

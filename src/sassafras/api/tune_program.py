@@ -14,15 +14,18 @@ from sassafras.capture.settings import CaptureSettings
 from sassafras.core import Budget, SassafrasError
 from sassafras.deploy.auto import environment, hook_path
 from sassafras.deploy.records import read_statuses
+from sassafras.deploy.settings import DISABLE
 from sassafras.frontend.captured.files import Captured
 from sassafras.gemm.bench.program import RECORD, Tuned, installed, record_of, tune_products
 from sassafras.gemm.matmul.recorder import VARIABLE
 
-from .end_to_end import EndToEnd, end_to_end
+from .end_to_end import EndToEnd, end_to_end, metric_pattern
 from .optimize_captured import CapturedReport, optimize_captured
 
 #: folders beside the record of products
 _CAPTURED, _STATUS = "captured", "status"
+#: without tuned kernels, also where the program itself asks for them
+_PLAIN = {DISABLE: "1"}
 
 
 @dataclass(frozen=True)
@@ -76,9 +79,10 @@ def tune_program(
         kernels: of `optimize_captured`.
 
     Raises:
-        SassafrasError: it calls no product and launches no Triton kernel, or cannot be timed.
+        SassafrasError: it calls no product and launches no Triton kernel, or an argument is wrong.
         DeviceError: there is no GPU.
     """
+    metric_pattern(metric)  # refused now, not after the search
     own, options = dict(products or {}), dict(kernels or {})
     calls, captured = _recorded(command, place, run, fresh)
     install, dry = own.pop("install", True), bool(own.get("dry"))
@@ -97,14 +101,18 @@ def tune_program(
         shutil.rmtree(status, ignore_errors=True)
         # beside the tables, so that runs without it find what served before
         table = {"SASSAFRAS_GEMM_TABLE": str(tuned.path.resolve())} if tuned and _changed(tuned) else {}
-        program = end_to_end(
-            command,
-            {**environment(store=options.get("store"), status=status), **table},
-            lambda: _deployed(status),
-            rounds=rounds,
-            metric=metric,
-            progress=progress,
-        )
+        try:
+            program = end_to_end(
+                command,
+                {**environment(store=options.get("store"), status=status), **table},
+                _PLAIN,
+                lambda: _deployed(status),
+                rounds=rounds,
+                metric=metric,
+                progress=progress,
+            )
+        except SassafrasError as error:  # what was tuned is not lost for it
+            why = str(error)
     if tuned is not None and install and not dry:
         installed(tuned.path)
     return ProgramReport(tuned, report, program, why)
@@ -123,6 +131,7 @@ def _recorded(
         run(
             {
                 **os.environ,
+                **_PLAIN,
                 VARIABLE: str(records.resolve()),
                 **settings.environment(),
                 "PYTHONPATH": hook_path(),
