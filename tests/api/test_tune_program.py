@@ -93,7 +93,7 @@ def test_a_programs_kernels_share_the_budget(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     first, *others = found["kernels"]["rows"]
     assert first["ratio"] is not None and found["kernels"]["modelled"] and len(others) >= 2
-    assert {row["detail"] for row in others} == {"left alone: at most 1 kernels are tuned"}
+    assert {row["detail"] for row in others} == {"left alone: not among the 1 with the most time"}
     assert found["program"] is None and found["why"] == "modelled, nothing was measured"
     few = optimize_captured(tmp_path / "captured", device="model", total="3s", out=tmp_path)
     short = [row.detail for row in few.rows if row.detail.startswith("left alone: its part of the budget is")]

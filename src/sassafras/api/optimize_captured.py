@@ -191,7 +191,7 @@ def optimize_captured(
         share = shares[variant.digest]
         row = CapturedRow(variant.label, variant.function, variant.config, False, share, variant.count)
         if number >= most or share < least_share:
-            why = "its share is small" if share < least_share else f"at most {most} kernels are tuned"
+            why = "its share is small" if share < least_share else f"not among the {most} with the most time"
             rows.append(replace(row, detail=f"left alone: {why}"))
             continue
         others = _close(captured, variant)[:runner_ups]
