@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,12 @@ def test_what_to_expect_is_amdahls() -> None:
     total, low, high = report.expected
     assert total == pytest.approx(1 / 0.75) and low < total < high
     assert report.saved_s == pytest.approx(1e-4) and "at most 10.00 % of" in report.conclusion()
+    assert report.expected_cold is None and "cold" not in report.conclusion()
+    cold = CapturedReport((replace(rows[0], cold=1.25), *rows[1:]), False, "NVIDIA H200", True, 1e-3)
+    assert (
+        cold.expected_cold == pytest.approx(1 / 0.9)
+        and ", 1.111x by launches on a cold L2" in cold.conclusion()
+    )
     modelled = CapturedReport(rows, True, "timing model", False, 1.0)
     assert modelled.saved_s is None and modelled.conclusion().startswith("modelled, not measured")
     assert "shares may mislead" in modelled.conclusion()

@@ -36,6 +36,7 @@ class CapturedRow:
         interval, null_interval: of `ratio`; see `Result`.
         improved: the winner is not the compiler's code.
         before, after: time of one average launch, microseconds measured or cycles modelled.
+        cold: speed-up of single launches of the first shape on an evicted L2; None where not measured.
         detail: why it was not tried, or what else is to be known.
         run: number of the run in the store.
     """
@@ -52,6 +53,7 @@ class CapturedRow:
     improved: bool = False
     before: float | None = None
     after: float | None = None
+    cold: float | None = None
     detail: str = ""
     run: int | None = None
 
@@ -80,6 +82,14 @@ class CapturedReport:
         return _amdahl(self.rows, lambda r: r.ratio), _amdahl(self.rows, _low), _amdahl(self.rows, _high)
 
     @property
+    def expected_cold(self) -> float | None:
+        """The same where each launch finds an evicted L2, as in a program whose others fill it; None where
+        that was not measured."""
+        if all(row.cold is None for row in self.rows if row.improved):
+            return None
+        return _amdahl(self.rows, lambda r: r.cold or r.ratio)
+
+    @property
     def saved_s(self) -> float | None:
         """GPU seconds that the captured launches would have saved; None where nothing was measured."""
         if self.modelled or any(r.before is None for r in self.rows if r.improved and not r.runner_up):
@@ -95,6 +105,8 @@ class CapturedReport:
         text = f"{what}expected change of all captured kernels together: {total:.3f}x"
         if any(row.improved and row.interval for row in self.rows) or not self.modelled:
             text += f" [{low:.3f}, {high:.3f}]"
+        if (cold := self.expected_cold) is not None:
+            text += f", {cold:.3f}x by launches on a cold L2"
         text += f", by shares of {of}"
         if (saved := self.saved_s) and self.wall_s > 0:
             share = 100 * saved / self.wall_s
@@ -112,6 +124,7 @@ class CapturedReport:
             "expected": total,
             "expected_low": low,
             "expected_high": high,
+            "expected_cold": self.expected_cold,
             "saved_s": self.saved_s,
             "conclusion": self.conclusion(),
             "rows": [asdict(row) for row in self.rows],
@@ -259,6 +272,7 @@ def _of_result(row: CapturedRow, result: Result) -> CapturedRow:
         improved=result.improved,
         before=before or None,
         after=before / ratio if before and ratio else None,
+        cold=result.facts.get("cold_l2_speedup"),
         detail="; ".join(notes),
         run=result.run,
     )
