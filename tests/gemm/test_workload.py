@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from sassafras.core import (
 )
 from sassafras.core.tensor_map import TensorMap
 from sassafras.cuda.params import ParameterBlock, typed_parameters, values
+from sassafras.evaluate.gpu.judge import KernelJudge
 from sassafras.evaluate.gpu.protocol import kernel_facts, kernel_from_facts
 from sassafras.frontend._image import parameter_sizes
 from sassafras.gemm.build.cubins import cached_path
@@ -138,6 +140,9 @@ def test_shapes_of_one_kernel_are_cases_each_with_its_launch(tmp_path: Path) -> 
     assert [(name, code) for name, code, *_ in seen] == [
         (shape, code) for code in (b"\x7fELF", b"\x7fELF2") for shape in named
     ]
+    judge = KernelJudge.__new__(KernelJudge)
+    judge.gpu = SimpleNamespace(capability=(9, 0))  # type: ignore[assignment]
+    assert judge._same_variant(made, made.case()) == ["64x128x16384"], "none is launched as another one is"
     for case, _, maps, scalars in seen:
         assert (maps, scalars) == (own[case]["tensor_maps"], own[case]["scalars"])
 
