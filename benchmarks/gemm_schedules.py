@@ -17,7 +17,7 @@ take turns in each of `--processes` fresh processes; C has to be the parent's, b
 A kernel ships if its geometric mean over the shapes held out is 1.01 or more, and its interval lies beyond
 that of the A/A control, and no shape is below 0.99. Finished kernels are in gemm-schedules.rows.jsonl of the
 output folder; the same command goes on with missing ones. Kernels are compiled into --cache, by default an
-empty folder: a row names this NVRTC's release.
+empty folder, by the NVRTC that is installed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MOST_FLOP, SEARCHED, MOST_HELD, LEAST_HELD = 1e10, 4, 8, 2
 LEAST, LEAST_SHAPE = 1.01, 0.99
 #: of a row, what the package's file has besides its shapes
 SHIPPED_FIELDS = (
-    *("gpu", "entry", "parent", "tuned", "offset", "slots", "moves", "records", "source", "nvrtc", "rules"),
+    *("gpu", "entry", "parent", "tuned", "offset", "slots", "moves", "records", "source", "release", "rules"),
     *("date", "speedup", "speedup_low", "speedup_high", "null", "null_low", "null_high"),
 )
 #: isolated calls a second at most
@@ -86,7 +86,7 @@ def row_of(entry: str, options: argparse.Namespace) -> Row:
     from sassafras.core import VALIDATOR_RULES
     from sassafras.cuda.environment import environment, probe
     from sassafras.gemm.build.cubins import cached_path, cubin
-    from sassafras.gemm.build.schedules import applied, difference
+    from sassafras.gemm.build.schedules import applied, difference, release
     from sassafras.gemm.configs.registry import parse_instance
     from sassafras.validate import Validator
 
@@ -94,7 +94,7 @@ def row_of(entry: str, options: argparse.Namespace) -> Row:
     searched, held = drawn(entry, served()[entry], options.seed)
     parent = cubin(instance)
     row: Row = {"entry": entry, "modelled": options.device == "model", "wins": len(served()[entry])}
-    row |= {"nvrtc": release(), "rules": VALIDATOR_RULES, "date": datetime.now(UTC).strftime("%Y-%m-%d")}
+    row |= {"release": release(parent), "rules": VALIDATOR_RULES, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
     row |= {"source": cached_path(instance).stem.rpartition("-")[2], "environment": environment()}
     row |= {"searched_on": [f"{shape}/{config}" for shape, config, _ in searched], "seed": options.seed}
     best, row["searches"] = search(searched, options)
@@ -112,17 +112,6 @@ def row_of(entry: str, options: argparse.Namespace) -> Row:
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             tables.append(pool.submit(isolated, *job).result())
     return row | judged(held, tables) | {"seconds": time.monotonic() - began}
-
-
-def release() -> str:
-    """NVRTC's, or what stands in for it."""
-    try:
-        from cuda.bindings import nvrtc
-
-        _, major, minor = nvrtc.nvrtcVersion()
-    except Exception:  # the bindings raise several types where the library is missing
-        return "none (nvcc)"
-    return f"{major}.{minor}"
 
 
 def search(shapes: Sequence[Any], options: argparse.Namespace) -> tuple[bytes | None, Row]:
@@ -241,8 +230,10 @@ def finish(rows: Sequence[Row], out: Path, data: Path) -> None:
     from sassafras.gemm.build.cubins import cached_path
     from sassafras.gemm.configs.registry import parse_instance
 
-    last = {(row["entry"], row["nvrtc"]): row for row in sorted(rows, key=lambda row: "error" not in row)}
-    stand = [{**row, "ships": ships(row)} for row in last.values()]
+    last = {(row["entry"], row["release"]): row for row in rows if "error" not in row}
+    good = {entry for entry, _ in last}
+    failed = {row["entry"]: row for row in rows if "error" in row and row["entry"] not in good}
+    stand = [{**row, "ships": ships(row)} for row in (*last.values(), *failed.values())]
     stand.sort(key=lambda row: -row.get("speedup", 0.0))
     environment = next((row["environment"] for row in stand if row.get("environment")), {})
     shown = [{k: v for k, v in row.items() if k not in ("moves", "records", "environment")} for row in stand]
@@ -315,7 +306,6 @@ def main() -> None:
         row = found
         if isinstance(found, BaseException):
             row = {"entry": wanted[index][0], "modelled": options.device == "model", "error": repr(found)}
-            row |= {"nvrtc": release()}
         rows.append(row)
         with journal.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, default=str) + "\n")

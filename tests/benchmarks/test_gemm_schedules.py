@@ -46,7 +46,7 @@ def test_kernels_that_win_most_come_first_and_shapes_are_held_out() -> None:
 
 
 def measured(entry: str = ENTRY, speedup: float = 1.05, worst: float = 1.0, **more: Any) -> dict[str, Any]:
-    row = {"entry": entry, "modelled": False, "improved": True, "gpu": "NVIDIA H200", "nvrtc": "13.0"}
+    row = {"entry": entry, "modelled": False, "improved": True, "gpu": "NVIDIA H200", "release": "13.0"}
     row |= {"rules": 3, "source": cached_path(parse_instance(entry)).stem.rpartition("-")[2], "wins": 11}
     row |= {"parent": "1", "tuned": "2", "offset": 0, "slots": 1, "moves": "", "records": []}
     row |= {"speedup": speedup, "speedup_low": speedup - 0.01, "null": 1.0, "null_high": 1.002}
@@ -87,7 +87,7 @@ def test_rows_that_ship_reach_the_data_and_all_reach_the_result(tmp_path: Path) 
     old = [measured(other), measured(stale, source="0" * 16), measured(parent="0"), measured(tuned="old")]
     lines = [schedules.HEADER, *old]
     data.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    failed = {"entry": other, "modelled": False, "error": "gone", "nvrtc": "13.0"}
+    failed = {"entry": other, "modelled": False, "error": "gone", "release": "13.0"}
     slow = measured(script.kernels("")[2], speedup=1.0)
     script.finish([measured(), slow, failed], tmp_path, data)
     rows = schedules.read(data)

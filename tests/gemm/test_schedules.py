@@ -23,8 +23,10 @@ from sassafras.validate import Validator
 from tests.kernels import matmul_cubin, softmax_cubin
 
 GPU = "NVIDIA H200"
+#: of Triton's ptxas 12.8, whose cubins do not name it
+UNNAMED = "compiled by another release, tuned for CUDA 13.0"
 CONFIG = "small_tn_m1n2s2/w1x1x1/c1"
-MEASURED = {"gpu": GPU, "nvrtc": "13.0", "rules": 3}
+MEASURED = {"gpu": GPU, "release": "13.0", "rules": 3}
 
 
 def reordered(cubin: bytes, name: str, control: str = "keep", moves: int = 60) -> bytes:
@@ -85,7 +87,7 @@ def test_what_is_no_schedule_is_not_written(pair: tuple[bytes, bytes, dict[str, 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"parent": "0" * 64, "nvrtc": "12.9"}, "not compiled by NVRTC 12.9"),
+        ({"parent": "0" * 64}, UNNAMED),
         ({"rules": 2}, "validated by rules of another version"),
         ({"tuned": "0" * 64}, "damaged data"),
         ({"moves": "AAAA"}, "damaged data"),
@@ -109,9 +111,22 @@ def test_anything_else_leaves_the_kernel_as_it_is(
 
 def test_a_second_compilers_row_does_not_hide_the_first(pair: tuple[bytes, bytes, dict[str, Any]]) -> None:
     parent, tuned, row = pair
-    other = row | {"parent": "0" * 64, "nvrtc": "12.9"}
+    other = row | {"parent": "0" * 64, "release": "12.9"}
     assert applied(parent, "softmax", GPU, [other, row]).cubin == tuned
-    assert applied(tuned, "softmax", GPU, [other, row]).why == "not compiled by NVRTC 12.9 or 13.0"
+    assert applied(tuned, "softmax", GPU, [other, row]).why == UNNAMED.replace("CUDA", "CUDA 12.9 and")
+
+
+def test_a_compilers_patch_release_is_no_part_of_its_code(pair: tuple[bytes, bytes, dict[str, Any]]) -> None:
+    """NVRTC 13.0.48 and 13.0.88 name themselves in a note; their code of our kernels is equal."""
+    parent, tuned, _ = pair
+    notes = [b"ptxas\0Cuda compilation tools, release 13.0, V13.0.%d\0" % patch for patch in (48, 88)]
+    row = difference(parent + notes[0], tuned + notes[0], "softmax") | {"gpu": GPU, "rules": 3}
+    assert row["release"] == "13.0" == schedules.release(parent + notes[1])
+    for note in notes:
+        assert applied(parent + note, "softmax", GPU, [row]) == schedules.Scheduled(tuned + note, True)
+    later = parent + notes[1].replace(b"13.0", b"13.2")
+    assert applied(later + b"\0", "softmax", GPU, [row]).why == "compiled by CUDA 13.2, tuned for CUDA 13.0"
+    assert applied(parent + notes[0] + b"\0", "softmax", GPU, [row]).why == "tuned for another source"
 
 
 def test_the_environment_decides(
@@ -156,7 +171,7 @@ def test_words_for_people(
     monkeypatch.setenv("SASSAFRAS_GEMM_CACHE", str(tmp_path))
     monkeypatch.setattr(doctor, "probe", lambda: {"gpu": GPU})
     (said,) = (found.version for found in doctor._schedules())
-    assert said == "1 kernel with a tuned schedule; 1 without: not compiled by NVRTC 13.0"
+    assert said == f"1 kernel with a tuned schedule; 1 without: {UNNAMED}"
 
 
 # --- where kernels are loaded -------------------------------------------------------------------------------
@@ -224,7 +239,7 @@ def test_another_compilers_output_is_loaded_as_it_is(
     seen, product = loaded
     other = matmul_cubin()
     cached_path(parse(CONFIG).instance, tmp_path).write_bytes(other)
-    assert product() == "0 kernels with a tuned schedule; 1 without: not compiled by NVRTC 13.0"
+    assert product() == f"0 kernels with a tuned schedule; 1 without: {UNNAMED}"
     assert seen == [other]
 
 

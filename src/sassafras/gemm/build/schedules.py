@@ -1,10 +1,10 @@
 """Tuned schedules of our kernels: which instruction stands where, with which control code, as data.
 
-Kernels are compiled where they run. A row says of one compiler's cubin (by its SHA-256), on one GPU, in which
-order its instructions are faster; any other compiler's output runs unchanged. A row, of JSON Lines:
+Kernels are compiled where they run. A row says of one compiler's cubin (by its `digest`), on one GPU, in
+which order its instructions are faster; any other compiler's output runs unchanged. A row, of JSON Lines:
 
-    {"gpu": "NVIDIA H200", "entry": "lean_tn_m1n2s2", "parent": SHA-256, "tuned": SHA-256, "offset": 1792,
-     "slots": 320, "moves": TEXT, "records": [[912, 160]], "nvrtc": "13.0", "rules": 3, ...}
+    {"gpu": "NVIDIA H200", "entry": "lean_tn_m1n2s2", "parent": DIGEST, "tuned": DIGEST, "offset": 1792,
+     "slots": 320, "moves": TEXT, "records": [[912, 160]], "release": "13.0", "rules": 3, ...}
 
 `offset` (bytes) and `slots` (of 16 bytes) are the code's place in the file. `moves` has three int32 a changed
 slot: slots since the last one, how far away its instruction stood, and what changes of its control code.
@@ -18,6 +18,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import struct
 import zlib
 from collections import Counter
@@ -40,6 +41,9 @@ VARIABLE = "SASSAFRAS_GEMM_SCHEDULES"
 _CONTROL_SHIFT = np.uint64(41)
 _INSTRUCTION = (1 << 41) - 1
 
+#: the compiler's release in ``.note.nv.tkinfo``: NVRTC 13.0.48 and 13.0.88 differ in nothing else
+_RELEASE = re.compile(rb"release (\d+\.\d+), V[\d.]+")
+
 Row = Mapping[str, Any]
 
 
@@ -56,6 +60,17 @@ class Scheduled:
     cubin: bytes
     tuned: bool = False
     why: str = ""
+
+
+def digest(cubin: bytes) -> str:
+    """SHA-256 of a cubin less its compiler's release."""
+    return hashlib.sha256(_RELEASE.sub(lambda found: b"\0" * len(found[0]), cubin)).hexdigest()
+
+
+def release(cubin: bytes) -> str:
+    """CUDA's, of the compiler that made a cubin: ``13.0``; empty of CUDA 12, which does not say."""
+    found = _RELEASE.search(cubin)
+    return found[1].decode() if found else ""
 
 
 def difference(parent: bytes, tuned: bytes, entry: str) -> dict[str, Any]:
@@ -95,8 +110,9 @@ def difference(parent: bytes, tuned: bytes, entry: str) -> dict[str, Any]:
     packed = zlib.compress(columns.tobytes(), 9)
     return {
         "entry": entry,
-        "parent": hashlib.sha256(parent).hexdigest(),
-        "tuned": hashlib.sha256(tuned).hexdigest(),
+        "release": release(parent),
+        "parent": digest(parent),
+        "tuned": digest(tuned),
         "offset": text.offset,
         "slots": text.size // 16,
         "moves": base64.b64encode(packed).decode(),
@@ -135,18 +151,21 @@ def applied(cubin: bytes, entry: str, gpu: str, rows: Iterable[Row]) -> Schedule
     known = [row for row in rows if row.get("entry") == entry and row.get("gpu") == gpu]
     if not known:
         return Scheduled(cubin)
-    digest = hashlib.sha256(cubin).hexdigest()
-    row = next((row for row in known if row.get("parent") == digest), None)
+    mine = digest(cubin)
+    row = next((row for row in known if row.get("parent") == mine), None)
     if row is None:
-        releases = " or ".join(sorted({str(row.get("nvrtc")) for row in known}))
-        return Scheduled(cubin, why=f"not compiled by NVRTC {releases}")
+        by, releases = release(cubin), sorted({str(row.get("release")) for row in known})
+        if by in releases:
+            return Scheduled(cubin, why="tuned for another source")
+        by = f"CUDA {by}" if by else "another release"
+        return Scheduled(cubin, why=f"compiled by {by}, tuned for CUDA {' and '.join(releases)}")
     if row.get("rules") != VALIDATOR_RULES:
         return Scheduled(cubin, why="validated by rules of another version")
     try:
         tuned = _rewritten(cubin, row)
     except (ValueError, LookupError, TypeError, struct.error, zlib.error):
         tuned = b""
-    if hashlib.sha256(tuned).hexdigest() != row.get("tuned"):
+    if digest(tuned) != row.get("tuned"):
         return Scheduled(cubin, why="damaged data")
     return Scheduled(tuned, True)
 
