@@ -106,8 +106,7 @@ def difference(parent: bytes, tuned: bytes, entry: str) -> dict[str, Any]:
         flipped = (high ^ int(before[source, 1])) >> int(_CONTROL_SHIFT)
         moves.append((slot - last, source - slot, flipped))
         last = slot
-    columns = np.array(moves, "<i4").reshape(-1, 3).T
-    packed = zlib.compress(columns.tobytes(), 9)
+    packed = zlib.compress(np.array(moves, "<i4").reshape(-1, 3).T.tobytes(), 9)
     return {
         "entry": entry,
         "release": release(parent),
@@ -133,8 +132,7 @@ def _rewritten(cubin: bytes, row: Row) -> bytes:
     after = before.copy()
     after[at] = before[at + away]
     after[at, 1] ^= flips.astype(np.uint64) << _CONTROL_SHIFT
-    made = bytearray(cubin)
-    made[offset : offset + 16 * count] = after.tobytes()
+    made = bytearray(cubin[:offset] + after.tobytes() + cubin[offset + 16 * count :])
     for place, word in row["records"]:
         struct.pack_into("<I", made, place, word)
     return bytes(made)
@@ -209,9 +207,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def words(found: Iterable[Scheduled]) -> str:
     """Of loaded kernels, for people; empty where none of them has a schedule."""
-    every = list(found)
-    tuned, others = sum(one.tuned for one in every), Counter(one.why for one in every if one.why)
-    if not tuned and not others:
-        return ""
-    parts = [f"{tuned} kernel{'' if tuned == 1 else 's'} with a tuned schedule"]
-    return "; ".join([*parts, *(f"{count} without: {why}" for why, count in sorted(others.items()))])
+    counts = Counter("" if one.tuned else one.why for one in found if one.tuned or one.why)
+    tuned = f"{counts['']} kernel{'' if counts[''] == 1 else 's'} with a tuned schedule"
+    without = [f"{count} without: {why}" for why, count in sorted(counts.items()) if why]
+    return "; ".join([tuned, *without]) if counts else ""
