@@ -291,7 +291,10 @@ def main() -> None:
     if options.what == "ship":
         from sassafras.gemm.build.schedules import SHIPPED
 
-        finish([row for path in options.journals for row in read_lines(path)], options.out, SHIPPED)
+        rows = [row for path in options.journals for row in read_lines(path)]
+        if not rows or any("entry" not in row for row in rows):  # or a published result would become empty
+            raise SystemExit("error: these are no rows of gemm_schedules.py search")
+        finish(rows, options.out, SHIPPED)
         return
     os.environ["SASSAFRAS_GEMM_SCHEDULES"] = "off"  # parents are the compiler's output
     os.environ["SASSAFRAS_GEMM_CACHE"] = str(options.cache or options.out / "kernels")

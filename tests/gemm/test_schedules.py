@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -252,3 +253,23 @@ def test_the_switch_loads_the_compilers(
     monkeypatch.setenv(VARIABLE, "off")
     assert product() == f"0 kernels with a tuned schedule; 1 without: {VARIABLE}=off"
     assert seen == [pair[0]]
+
+
+def test_the_benchmark_times_the_code_that_is_served(
+    pair: tuple[bytes, bytes, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sassafras.gemm.bench.contestants import Contestants
+
+    parent, tuned, row = pair
+    instance = parse(CONFIG).instance
+    rows = file_of(tmp_path / "rows.jsonl", row | {"entry": instance.name})
+    cached_path(instance, tmp_path).write_bytes(parent)
+
+    def loaded(schedules_of: str) -> Any:
+        monkeypatch.setenv(VARIABLE, schedules_of)
+        stage = Contestants.__new__(Contestants)
+        stage._functions, stage._cache = {}, tmp_path
+        stage.gpu = SimpleNamespace(name=GPU, load=lambda code, name: code)  # type: ignore[assignment]
+        return stage.function(instance)
+
+    assert loaded(str(rows)) == tuned and loaded("off") == parent
