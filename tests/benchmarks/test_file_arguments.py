@@ -21,6 +21,7 @@ COMMANDS = [
     "schedule_suite.py --merge {} --out {out}",
     "timing_model.py --remodel {}",
     "timing_model.py --publish {}",
+    "gemm_schedules.py ship {} --out {out}",
     "latencies.py publish {} --out {out}",
     "latencies.py words {}",
     "choosers.py --dataset {} --out {out}",

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sassafras.core import Buffer, ToolMissing, WorkloadError
+from sassafras.api.multi_shape import EveryCase
+from sassafras.core import (
+    Buffer,
+    Candidate,
+    Case,
+    Evaluation,
+    Kernel,
+    ToolMissing,
+    Verdict,
+    Workload,
+    WorkloadError,
+)
 from sassafras.core.tensor_map import TensorMap
 from sassafras.cuda.params import ParameterBlock, typed_parameters, values
+from sassafras.evaluate.gpu.judge import KernelJudge
 from sassafras.evaluate.gpu.protocol import kernel_facts, kernel_from_facts
 from sassafras.frontend._image import parameter_sizes
+from sassafras.gemm.build.cubins import cached_path
+from sassafras.gemm.configs import names
 from sassafras.gemm.configs.fields import from_fields
 from sassafras.gemm.problem.shape import Shape
-from sassafras.gemm.select.workload import winner
+from sassafras.gemm.select.workload import of_shapes, winner
 from sassafras.sass import Cubin
 from sassafras.targets import load
 
@@ -29,11 +46,11 @@ TARGETS = (
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_parameter_of_the_cubin_has_a_value_of_its_size(target: str) -> None:
-    workload = load(target)
-    assert workload.source == target
-    case = workload.case()
+    made = load(target)
+    assert made.source == target
+    case = made.case()
     try:
-        kernel = workload.build(case, "sm_90a")
+        kernel = made.build(case, "sm_90a")
     except ToolMissing as missing:
         pytest.skip(str(missing))
     sent = kernel_from_facts(kernel_facts(kernel), kernel.cubin)  # as a worker gets it
@@ -70,14 +87,14 @@ def test_the_reference_is_the_product_of_what_the_layout_says() -> None:
         ("fallback_tn_64x64_w2x2s4a1/c1", a, b.T),
         ("small_tn_swapped_m1n1s4/w2x2x1/c1", b.T, a),
     ):
-        workload = load(f"gemm:64x256x128/{name}")
+        made = load(f"gemm:64x256x128/{name}")
         tensors = {"a": torch.tensor(first.copy()), "b": torch.tensor(second.copy())}
-        args = workload.case().args
+        args = made.case().args
         for key, tensor in tensors.items():
             buffer = args[key]
             assert isinstance(buffer, Buffer) and buffer.shape == tuple(tensor.shape), (name, key)
-        assert workload.reference is not None
-        np.testing.assert_allclose(workload.reference(tensors)["c"].numpy(), a @ b, rtol=1e-4, atol=1e-4)
+        assert made.reference is not None
+        np.testing.assert_allclose(made.reference(tensors)["c"].numpy(), a @ b, rtol=1e-4, atol=1e-4)
 
 
 def test_without_a_configuration_it_is_the_tuned_one() -> None:
@@ -86,8 +103,61 @@ def test_without_a_configuration_it_is_the_tuned_one() -> None:
     assert from_fields(chosen).why_illegal(Shape(512, 512, 64)) is None
 
 
+def test_shapes_of_one_kernel_are_cases_each_with_its_launch(tmp_path: Path) -> None:
+    """As one objective each is opened and judged as its own launch, around the same code."""
+    named = {"64x128x16384": "split_k_nn_64x64_s6q1/c8+ol", "128x64x8192": "split_k_nn_64x64_s6q1/c4"}
+    target = "gemm:" + ",".join(map("/".join, named.items()))
+    assert load(target).source == target
+    problems = [(Shape.parse(shape), names.parse(name)) for shape, name in named.items()]
+    cached_path(problems[0][1].instance, tmp_path).write_bytes(b"\x7fELF")
+    made = of_shapes(problems, tmp_path)
+    seen: list[tuple[str, bytes, str, dict[str, Any]]] = []
+
+    class Told:
+        """A device that is asked."""
+
+        name, arch, modelled = "told", "sm_90a", False
+
+        def open(self, workload: Workload, case: Case, baseline: Kernel) -> None:
+            self.case = case
+            self.note(baseline)
+
+        def note(self, kernel: Kernel) -> None:
+            seen.append((self.case.name, kernel.cubin, kernel.meta["tensor_maps"], kernel.meta["scalars"]))
+
+        def run(self, candidate: Candidate) -> Evaluation:
+            self.note(candidate.kernel)
+            return Evaluation(candidate.digest, Verdict.CORRECT, 1.0, 2.0, 2.0)
+
+    device = EveryCase(Told, dict.fromkeys(named, 1))
+    baseline = made.build(made.case(), "sm_90a")
+    device.open(made, made.case(), baseline)
+    outcome = device.run(Candidate(baseline.with_cubin(b"\x7fELF2")))
+    assert isinstance(outcome, Evaluation) and outcome.speedup == 2.0
+    own = {c.name: made.build(c, "sm_90a").meta for c in made.cases}
+    one, other = (made.build(c, "sm_90a") for c in made.cases)
+    assert one.meta["tensor_maps"] != other.meta["tensor_maps"] and one.cluster != other.cluster
+    assert [(name, code) for name, code, *_ in seen] == [
+        (shape, code) for code in (b"\x7fELF", b"\x7fELF2") for shape in named
+    ]
+    judge = KernelJudge.__new__(KernelJudge)
+    judge.gpu = SimpleNamespace(capability=(9, 0))  # type: ignore[assignment]
+    assert judge._same_variant(made, made.case()) == ["64x128x16384"], "none is launched as another one is"
+    for case, _, maps, scalars in seen:
+        assert (maps, scalars) == (own[case]["tensor_maps"], own[case]["scalars"])
+
+
 @pytest.mark.parametrize(
-    "target", ("gemm:64x64", "gemm:64x64x64/none", "gemm:64x64x64/split_k_tn_64x32_s8q1/c8", "gemm:")
+    "target",
+    (
+        "gemm:64x64",
+        "gemm:64x64x64,64x64",
+        "gemm:64x64x64,64x64x64",
+        "gemm:512x512x64/small_tn_m1n2s2/w2x1x4/c1,512x512x512/split_k_nn_64x64_s6q1/c1",
+        "gemm:64x64x64/none",
+        "gemm:64x64x64/split_k_tn_64x32_s8q1/c8",
+        "gemm:",
+    ),
 )
 def test_what_is_no_shape_or_cannot_run_it_is_refused_with_a_reason(target: str) -> None:
     with pytest.raises(WorkloadError):

@@ -14,6 +14,7 @@ from sassafras.core import Buffer, Case, SassafrasError, StoreError
 from sassafras.core.errors import reason
 from sassafras.cuda.environment import probe
 from sassafras.frontend import cuda
+from sassafras.gemm.build import ahead_of_time
 from sassafras.gemm.matmul.driver import Driver
 from sassafras.gemm.matmul.loading import calibrated_path
 from sassafras.gemm.select import gpus
@@ -82,7 +83,7 @@ def diagnose() -> list[Finding]:
             "Python", release >= (3, 11), f"{platform.python_version()} on {platform.system()}", "everything"
         )
     ]
-    findings += [*_gpu(), _tables()]
+    findings += [*_gpu(), _tables(), *_schedules()]
     findings += [_tool(name, why) for name, why in _TOOLS.items()]
     findings += [_package(name, why) for name, why in _PACKAGES.items()]
     if any(f.name == "nvcc" and f.found for f in findings):
@@ -150,6 +151,12 @@ def _tables() -> Finding:
     how = "corrected by a calibration" if calibrated else "sassafras tune --calibrate corrects them"
     near = gpus.tables_of(gpu, facts)
     return Finding(name, True, f"those of the nearest measured GPU, {near} ({how}); {known}", why)
+
+
+def _schedules() -> list[Finding]:
+    """Which compiled kernels have a tuned schedule; nothing where there is none for this GPU."""
+    said = ahead_of_time.scheduled(str(probe().get("gpu")))
+    return [Finding("GEMM schedules", True, said, "sassafras.matmul")] if said else []
 
 
 def _gpu() -> list[Finding]:

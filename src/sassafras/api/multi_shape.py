@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sassafras.core import (
@@ -40,6 +41,8 @@ class EveryCase:
         self._make = make
         self._launches = dict(launches)
         self._inner: list[tuple[Case, float, Device]] = []
+        #: by case: how its launch differs from the others' in more than arguments (`meta["launches"]`)
+        self._launched: dict[str, Kernel] = {}
         first = make()
         self._spare: Device | None = first
         self.name, self.arch, self.modelled = first.name, first.arch, first.modelled
@@ -53,37 +56,48 @@ class EveryCase:
             device = self._spare or self._make()
             self._spare = None
             self._inner.append((each, float(self._launches[each.name]), device))
-            device.open(workload, each, baseline)
+            if workload.meta.get("launches") == "by case":
+                self._launched[each.name] = workload.build(each, baseline.arch)
+            device.open(workload, each, self._as(each, Candidate(baseline)).kernel)
         self.name = self._inner[0][2].name
 
     def run(self, candidate: Candidate) -> Outcome:
         """Judge one candidate on every shape; the first that fails decides."""
-        return self._judge(candidate, lambda device: device.run(candidate))
+        return self._judge(candidate, lambda device, mine: device.run(mine))
 
     def closer(self, candidate: Candidate, level: int) -> Outcome | None:
         """See `core.Redrawing`: a closer look on every shape, None where all of them have had their last."""
-        drawing = [d for _, _, d in self._inner if isinstance(d, Redrawing)]
-        if len(drawing) < len(self._inner) or all(d.closer(candidate, level) is None for d in drawing):
+        drawing = [(c, d) for c, _, d in self._inner if isinstance(d, Redrawing)]
+        if len(drawing) < len(self._inner):
             return None
-        return self._judge(candidate, lambda device: _closest(device, candidate, level))
+        if all(d.closer(self._as(c, candidate), level) is None for c, d in drawing):
+            return None
+        return self._judge(candidate, lambda device, mine: _closest(device, mine, level))
 
     def look(self, candidate: Candidate, turn: int) -> Outcome:
         """See `core.Redrawing`; a device that measures looks again whenever it is asked."""
         return self._judge(
-            candidate, lambda d: d.look(candidate, turn) if isinstance(d, Redrawing) else d.run(candidate)
+            candidate, lambda d, mine: d.look(mine, turn) if isinstance(d, Redrawing) else d.run(mine)
         )
 
     def remeasure(self, candidate: Candidate) -> Evaluation | Modelled:
         """A frozen candidate on every shape, in fresh processes or on fresh draws."""
-        outcome = self._judge(candidate, lambda device: device.remeasure(candidate))  # type: ignore[attr-defined]
+        outcome = self._judge(candidate, lambda device, mine: device.remeasure(mine))  # type: ignore[attr-defined]
         if not isinstance(outcome, Modelled if self.modelled else Evaluation):
             raise DeviceError("re-measuring gave no measurement", where=self.name)
         return outcome
 
-    def _judge(self, candidate: Candidate, how: Callable[[Device], Outcome]) -> Outcome:
+    def _as(self, case: Case, candidate: Candidate) -> Candidate:
+        """The candidate as a case launches it."""
+        made = self._launched.get(case.name)
+        return (
+            candidate if made is None else replace(candidate, kernel=made.with_cubin(candidate.kernel.cubin))
+        )
+
+    def _judge(self, candidate: Candidate, how: Callable[[Device, Candidate], Outcome]) -> Outcome:
         found: list[tuple[Case, float, Outcome]] = []
         for case, launches, device in self._inner:
-            outcome = how(device)
+            outcome = how(device, self._as(case, candidate))
             if outcome.cost is None:
                 return outcome
             found.append((case, launches, outcome))

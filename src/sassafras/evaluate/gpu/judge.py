@@ -114,7 +114,9 @@ class KernelJudge:
             self.scenes.append(scene)
 
     def _same_variant(self, workload: Workload, case: Case) -> list[str]:
-        """Names of the cases that compile to the code that `case` compiles to."""
+        """Names of the cases that compile to the code that `case` compiles to, and launch it alike."""
+        if workload.meta.get("launches") == "by case":
+            return [case.name]
         arch = arch_of(self.gpu.capability)
         try:
             headline = workload.build(case, arch).digest

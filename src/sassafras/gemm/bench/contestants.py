@@ -13,6 +13,7 @@ from sassafras.cuda.driver import Gpu, KernelFunction, call
 from sassafras.cuda.timing import Stopwatch
 
 from .. import matmul as room
+from ..build import schedules
 from ..build.arguments import packed
 from ..build.cubins import cubin
 from ..configs.registry import Config, Instance
@@ -83,16 +84,21 @@ class Contestants:
     def function(self, instance: Instance) -> KernelFunction:
         """The loaded kernel. Raises CudaError, CompileError."""
         if instance not in self._functions:
-            self._functions[instance] = self.gpu.load(cubin(instance, self._cache), instance.name)
+            code = schedules.scheduled(cubin(instance, self._cache), instance.name, self.gpu.name).cubin
+            self._functions[instance] = self.gpu.load(code, instance.name)
         return self._functions[instance]
 
-    def ours(self, config: Config, operands: Any) -> Enqueue:
-        """Bind one of our configurations to buffers. Raises SassafrasError when it cannot run."""
+    def ours(self, config: Config, operands: Any, code: KernelFunction | None = None) -> Enqueue:
+        """Bind one of our configurations to buffers. Raises SassafrasError when it cannot run.
+
+        Args:
+            code: of its first kernel, instead of `function`'s.
+        """
         launch = config.launch(operands.shape)
         a, b, c = operands.addresses(config.layout)
         first, second = (b, a) if config.swap_ab else (a, b)
         addresses = {"a": first, "b": second, "c": c, **self._scratch(launch)}
-        enqueue = self._bound(config.instance, launch, addresses)
+        enqueue = self._bound(config.instance, launch, addresses, code)
         if launch.then is None:
             return enqueue
         behind = self._bound(launch.then.instance, launch.then.launch, addresses)
@@ -103,9 +109,15 @@ class Contestants:
 
         return both
 
-    def _bound(self, instance: Instance, launch: Launch, addresses: dict[str, int]) -> Enqueue:
+    def _bound(
+        self,
+        instance: Instance,
+        launch: Launch,
+        addresses: dict[str, int],
+        code: KernelFunction | None = None,
+    ) -> Enqueue:
         """One launch."""
-        function = self.function(instance)
+        function = code or self.function(instance)
         driver = self.gpu.driver
         which = driver.CUfunction_attribute
         if launch.shared_bytes > 48 * 1024:

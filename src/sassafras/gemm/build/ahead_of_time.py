@@ -16,6 +16,7 @@ from ..configs import registry, rows
 from ..configs.registry import Instance, expression
 from . import cubins as compiling
 from . import launcher as launchers
+from . import schedules
 
 
 def kernels(only: str = "") -> list[Instance]:
@@ -42,6 +43,22 @@ def missing(folder: Path, instances: Sequence[Instance], launcher: bool = True) 
     if launcher:
         paths.append(launchers.path(folder))
     return [path.name for path in paths if not path.is_file()]
+
+
+def scheduled(gpu: str, folder: Path | None = None) -> str:
+    """What there is of tuned schedules for a GPU, among the compiled kernels of a folder; for people."""
+    found, waiting = [], 0
+    for name in schedules.entries(gpu):
+        try:
+            path = compiling.cached_path(registry.parse_instance(name), folder)
+        except SassafrasError:
+            continue  # a kernel of another version
+        if path.is_file():
+            found.append(schedules.scheduled(path.read_bytes(), name, gpu))
+        else:
+            waiting += 1
+    later = f"{waiting} not compiled yet" if waiting else ""
+    return "; ".join(filter(None, [schedules.words(found), later]))
 
 
 def build(

@@ -18,6 +18,7 @@ from typing import Any
 from sassafras.core import DeviceError, SassafrasError
 
 from ..build import launcher as build
+from ..build import schedules
 from ..build.cubins import ARCH, cached_path, cubin
 from ..configs import rows
 from ..configs.epilogue import NUMBERS
@@ -87,6 +88,7 @@ class Planner:
         self._lock = threading.RLock()
         self._gpus: dict[int, PlannedGpu] = {}
         self._functions: dict[tuple[int, Instance], int] = {}
+        self._scheduled: dict[tuple[int, Instance], schedules.Scheduled] = {}
         self._compiling: dict[Instance, list[Callable[[], Any]]] = {}
         self._uncompilable: dict[Instance, str] = {}
         self._threads: list[threading.Thread] = []
@@ -262,8 +264,10 @@ class Planner:
         where = (ordinal, instance)
         with self._lock:
             if where not in self._functions:
-                divided = bool(getattr(instance, "all_shared", False))
-                self._functions[where] = self.driver.load(ordinal, code, instance.name, SHARED_LIMIT, divided)
+                divided, name = bool(getattr(instance, "all_shared", False)), instance.name
+                found = schedules.scheduled(code, name, self.driver.facts(ordinal)[0])
+                self._functions[where] = self.driver.load(ordinal, found.cubin, name, SHARED_LIMIT, divided)
+                self._scheduled[where] = found
             return self._functions[where]
 
     def _stored(self, instance: Instance) -> bytes | None:
@@ -355,6 +359,7 @@ class Planner:
                 "launcher": "python" if isinstance(self.launcher, PythonLauncher) else "compiled",
                 "counts": self.launcher.counts(),
                 "arch": ARCH,
+                "schedules": schedules.words(self._scheduled.values()),
                 "gpus": {
                     str(o): {
                         "name": g.name,

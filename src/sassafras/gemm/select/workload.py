@@ -2,11 +2,12 @@
 
 A tuned configuration is the baseline, its schedules are searched: the launch is the harness's own (grid,
 cluster, tensor maps, scalars, overlap), and every candidate has to leave the same bytes, workspace included.
+Several shapes, ``gemm:MxNxK/CONFIG,MxNxK/CONFIG``, are cases of one kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -56,21 +57,25 @@ def workload(shape: Shape, config: Config | None = None, cache: Path | None = No
     Raises:
         SassafrasError: the configuration cannot run the shape.
     """
-    chosen = config or winner(shape)
-    launch = chosen.launch(shape)
-    parameters = dict(chosen.instance.parameters)
-    args: dict[str, Any] = {}
-    for name, dims in zip(("b", "a") if chosen.swap_ab else ("a", "b"), operands(chosen, shape), strict=True):
-        args[name] = Buffer(chosen.dtype, dims)
-    args["c"] = Buffer(chosen.dtype, (shape.m, shape.n), "out")
-    if "workspace" in parameters and launch.workspace_bytes:
-        args["workspace"] = Buffer("fp32", (launch.workspace_bytes // 4,), "out")
-    args |= {name: value for name, value in _NONE.items() if name in parameters and name not in args}
+    return of_shapes([(shape, config or winner(shape))], cache)
 
-    def build(case: Case, arch: str, **options: Any) -> Kernel:
+
+def of_shapes(problems: Sequence[tuple[Shape, Config]], cache: Path | None = None) -> Workload:
+    """The same for several shapes, a case each, whose configurations are of one compiled kernel.
+
+    Raises:
+        SassafrasError: they are of several, or cannot run their shapes.
+    """
+    chosen = problems[0][1]
+    if any(config.instance != chosen.instance for _, config in problems):
+        raise SassafrasError("the configurations are of several kernels", where=chosen.name)
+    of_case = {str(shape): (shape, config) for shape, config in problems}
+
+    def build(case: Case | None, arch: str, **options: Any) -> Kernel:
+        shape, config = of_case[case.name] if case else problems[0]
         if not arch.startswith("sm_90"):
             raise WorkloadError(f"these kernels are for sm_90a, not for {arch}", where=f"{PREFIX}{shape}")
-        return kernel(chosen, shape, cubin(chosen.instance, cache))
+        return kernel(config, shape, cubin(config.instance, cache))
 
     def reference(tensors: Mapping[str, Any]) -> dict[str, Any]:
         import torch
@@ -80,16 +85,29 @@ def workload(shape: Shape, config: Config | None = None, cache: Path | None = No
         second = second.t() if chosen.layout[0] == "t" else second
         return {"c": torch.matmul(first.float(), second.float())}
 
-    case = Case(str(shape), launch.grid, args, loop_trips=max(1, shape.k // 64))
     return Workload(
         "hgemm",
-        (case,),
+        tuple(_case(config, shape) for shape, config in problems),
         build,
         reference,
-        Tolerance(rtol=4e-3, atol=1e-3 * shape.k**0.5),
-        source=f"{PREFIX}{shape}/{chosen.name}",
-        meta={"config": to_fields(chosen), "accumulate": "fp32"},
+        Tolerance(rtol=4e-3, atol=1e-3 * max(shape.k for shape, _ in problems) ** 0.5),
+        source=PREFIX + ",".join(f"{shape}/{config.name}" for shape, config in problems),
+        meta={"config": to_fields(chosen), "accumulate": "fp32"}
+        | ({"launches": "by case"} if len(problems) > 1 else {}),
     )
+
+
+def _case(chosen: Config, shape: Shape) -> Case:
+    launch = chosen.launch(shape)
+    parameters = dict(chosen.instance.parameters)
+    args: dict[str, Any] = {}
+    for name, dims in zip(("b", "a") if chosen.swap_ab else ("a", "b"), operands(chosen, shape), strict=True):
+        args[name] = Buffer(chosen.dtype, dims)
+    args["c"] = Buffer(chosen.dtype, (shape.m, shape.n), "out")
+    if "workspace" in parameters and launch.workspace_bytes:
+        args["workspace"] = Buffer("fp32", (launch.workspace_bytes // 4,), "out")
+    args |= {name: value for name, value in _NONE.items() if name in parameters and name not in args}
+    return Case(str(shape), launch.grid, args, loop_trips=max(1, shape.k // 64))
 
 
 def operands(config: Config, shape: Shape) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -100,10 +118,18 @@ def operands(config: Config, shape: Shape) -> tuple[tuple[int, int], tuple[int, 
 
 
 def load(target: str) -> Workload:
-    """``gemm:MxNxK[/CONFIGURATION]``. Raises WorkloadError: no shape, or no configuration that can run it."""
-    text, _, name = target.removeprefix(PREFIX).partition("/")
+    """``gemm:MxNxK[/CONFIG][,MxNxK/CONFIG...]``.
+
+    Raises:
+        WorkloadError: no shape, or no configuration that can run it; or configurations of several kernels.
+    """
+    problems = []
     try:
-        return workload(Shape.parse(text), names.parse(name) if name else None)
+        for one in target.removeprefix(PREFIX).split(","):
+            text, _, name = one.partition("/")
+            shape = Shape.parse(text)
+            problems.append((shape, names.parse(name) if name else winner(shape)))
+        return of_shapes(problems)
     except WorkloadError:
         raise
     except SassafrasError as error:
