@@ -80,7 +80,7 @@ def test_a_programs_kernels_share_the_budget(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": path, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     program = [sys.executable, "-m", "tests.capture.drive", str(DEMO), "--device", "cpu", "--steps", "8"]
     command = [sys.executable, "-m", "sassafras", "tune", "--device", "model", "--budget", "2.5s"]
-    command += ["--kernels", "1", "--runner-ups", "0"]
+    command += ["--kernels", "1", "--runner-ups", "0", "--rounds", "1"]
     command += ["--out", str(tmp_path), "--store", str(tmp_path / "st.sqlite"), "--json", "--", *program]
 
     def run() -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,9 +13,12 @@ import pytest
 
 from sassafras.api.multi_shape import EveryCase, together
 from sassafras.api.optimize_captured import CapturedReport, CapturedRow, optimize_captured
+from sassafras.api.tune_program import tune_program
 from sassafras.core import Candidate, Case, Evaluation, Interval, Kernel, Modelled, SassafrasError, Verdict
 from sassafras.frontend.captured.files import read
 from sassafras.frontend.captured.workloads import workload
+from sassafras.gemm.bench.program import RECORD
+from sassafras.gemm.problem.shape import Product, Shape
 from sassafras.store import Store
 from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
@@ -89,6 +93,24 @@ def test_what_to_expect_is_amdahls() -> None:
     modelled = CapturedReport(rows, True, "timing model", False, 1.0)
     assert modelled.saved_s is None and modelled.conclusion().startswith("modelled, not measured")
     assert "shares may mislead" in modelled.conclusion()
+
+
+def test_kernels_of_a_program_with_products_are_tuned_if_asked_for(recorded: Path, tmp_path: Path) -> None:
+    """Not within the time that its products are promised."""
+    pytest.importorskip("torch")
+    product = Product(Shape(64, 512, 512), "nt")
+    shutil.copytree(recorded, tmp_path / "captured")
+    record = {"command": ["serve"], "others": 0, "products": [{**product.to_json(), "calls": 2}]}
+    (tmp_path / RECORD).write_text(json.dumps(record))
+
+    def run(environment: dict[str, str]) -> None:
+        raise AssertionError("it is recorded")
+
+    found = tune_program(
+        ["serve"], tmp_path, run, budget="20s", kernels_too=False, products={"dry": True, "cache": tmp_path}
+    )
+    assert found.products is not None and found.products.products == 1 and found.kernels is None
+    assert found.left == 3 and found.to_json()["left"] == 3 and found.program is None
 
 
 def test_down_the_list_into_the_store(recorded: Path, tmp_path: Path) -> None:

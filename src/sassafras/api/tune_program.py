@@ -37,19 +37,22 @@ class ProgramReport:
         kernels: tuned Triton kernels; None where it launches none.
         program: its runs without and with tuned code; None where `why` says so.
         why: why it was not timed.
+        left: Triton kernels that were recorded, and not tuned since that was not asked for.
     """
 
     products: Tuned | None
     kernels: CapturedReport | None
     program: EndToEnd | None = None
     why: str = ""
+    left: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain values: those of the products, ``kernels`` and ``program``."""
         found: dict[str, Any] = {} if self.products is None else self.products.to_json()
         if self.kernels is not None:
             found["kernels"] = self.kernels.to_json()
-        return {**found, "program": self.program and self.program.to_json(), "why": self.why}
+        program = self.program and self.program.to_json()
+        return {**found, "program": program, "why": self.why, "left": self.left}
 
 
 def tune_program(
@@ -58,9 +61,10 @@ def tune_program(
     run: Callable[[dict[str, str]], object],
     *,
     budget: str | Budget,
-    rounds: int = 5,
+    rounds: int = 0,
     metric: str = "",
     fresh: bool = False,
+    kernels_too: bool = True,
     products: Mapping[str, Any] | None = None,
     kernels: Mapping[str, Any] | None = None,
     stage: Callable[[str], None] = lambda text: None,
@@ -75,6 +79,7 @@ def tune_program(
         budget: wall time of the search of its products, and again of its kernels, which share it by GPU time.
         rounds, metric: see `end_to_end`; 0 rounds: the program is not timed.
         fresh: record again, and search again.
+        kernels_too: tune Triton kernels also where the program calls products.
         products: further arguments of `tune_products`.
         kernels: of `optimize_captured`.
 
@@ -92,7 +97,10 @@ def tune_program(
             calls, place, budget=budget, install=False, fresh=fresh, progress=progress, say=stage, **own
         )
     report: CapturedReport | None = None
-    if captured is not None and not dry:
+    left = 0
+    if captured is not None and calls and not kernels_too:
+        left = sum(1 for variant in captured.variants if variant.count)
+    elif captured is not None and not dry:
         report = optimize_captured(captured, total=budget, fresh=fresh, out=place, stage=stage, **options)
     why = _why_not(tuned, report, rounds)
     program = None
@@ -115,7 +123,7 @@ def tune_program(
             why = str(error)
     if tuned is not None and install and not dry:
         installed(tuned.path)
-    return ProgramReport(tuned, report, program, why)
+    return ProgramReport(tuned, report, program, why, left)
 
 
 def _recorded(
@@ -157,7 +165,7 @@ def _changed(tuned: Tuned) -> bool:
 def _why_not(tuned: Tuned | None, report: CapturedReport | None, rounds: int) -> str:
     """Why the program is not timed."""
     if not rounds:
-        return "no rounds were asked for"
+        return "that takes a --metric that it prints, or --rounds"
     if (tuned is not None and tuned.modelled) or (report is not None and report.modelled):
         return "modelled, nothing was measured"
     better = report is not None and any(row.improved for row in report.rows)

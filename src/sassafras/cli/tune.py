@@ -32,6 +32,8 @@ _OPTIONS = {
     | {"quiet", "json", "cache", "dry_run", "install", "metric", "rounds"},
     "--calibrate": {"budget", "cache", "dry_run", "install", "source"},
 }
+#: of a program that is to be timed
+_ROUNDS = 3
 
 
 def command(
@@ -70,8 +72,11 @@ def command(
         ),
     ] = "",
     rounds: Annotated[
-        int, typer.Option(min=0, help="Run the program this often without, with and without tuned code.")
-    ] = 5,
+        int | None,
+        typer.Option(
+            min=0, help="Run the program this often without, with and without tuned code (with --metric: 3)."
+        ),
+    ] = None,
     device: options.Device = "auto",
     budget: options.Budget = "60s",
     space: options.Space = "swaps",
@@ -116,14 +121,14 @@ def command(
     """Tune a program, the kernels of a capture, or sassafras.matmul for a grid of products.
 
     A program is run once and recorded. The products of sassafras.matmul, linear and accelerated layers that
-    it calls are timed in its context, ours beside cuBLASLt's and torch, within --budget (120s); its Triton
-    kernels, torch.compile's too, are tuned within the same time, shared by their GPU time. Then the program
-    runs without, with and without tuned code, --rounds times. A capture's kernels are tuned in order of GPU
-    time on all their shapes, --budget each; the options from --kernels to --json apply to both. With
-    --products, GEMM configurations are timed by successive halving, and the data set and the table of winners
-    are written; the options from --bands on apply. With --calibrate, a GPU without a table gets the nearest
-    one's (or that of --from), corrected by what a sample takes here within --budget (60s). The same command
-    resumes.
+    it calls are timed in its context, ours beside cuBLASLt's and torch, within --budget (120s). Where it
+    calls none, or --space is given, its Triton kernels, torch.compile's too, are tuned within the same time,
+    shared by their GPU time. With --metric or --rounds, the program then runs without, with and without tuned
+    code, so many times. A capture's kernels are tuned in order of GPU time on all their shapes, --budget
+    each; the options from --kernels to --json apply to both. With --products, GEMM configurations are timed
+    by successive halving, and the data set and the table of winners are written; the options from --bands on
+    apply. With --calibrate, a GPU without a table gets the nearest one's (or that of --from), corrected by
+    what a sample takes here within --budget (60s). The same command resumes.
     """
     use = _check(context, target, products, calibrate)
     if calibrate:
@@ -143,7 +148,9 @@ def command(
             _captured(Path(target[0]), place, settings or [], quiet, json, chosen)
             return
         own = {"cache": cache, "dry": dry_run, "install": install, "seed": seed}
+        rounds = _ROUNDS * bool(metric) if rounds is None else rounds
         how = {"fresh": fresh, "metric": metric, "rounds": rounds, "products": own}
+        how["kernels_too"] = _given(context, "space")
         if _given(context, "budget"):
             how["budget"] = budget
         _program(target, out, settings or [], quiet, json, chosen, how)
@@ -251,6 +258,10 @@ def _program(
         _products(found.products)
     if found.kernels is not None:
         _kernels(found.kernels)
+    if found.left:
+        note(
+            f"{found.left} Triton kernels were recorded and not tuned: --space compiler, or another", "yellow"
+        )
     print(found.program or f"the program was not timed: {found.why}")
 
 
