@@ -91,6 +91,7 @@ def test_a_programs_kernels_share_the_budget(tmp_path: Path) -> None:
     done = run()
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
+    assert json.loads((tmp_path / "program-report.json").read_text()) == found
     first, *others = found["kernels"]["rows"]
     assert first["ratio"] is not None and found["kernels"]["modelled"] and len(others) >= 2
     assert {row["detail"] for row in others} == {"left alone: not among the 1 with the most time"}

@@ -97,32 +97,34 @@ def tune_program(
             calls, place, budget=budget, install=False, fresh=fresh, progress=progress, say=stage, **own
         )
     report: CapturedReport | None = None
-    left = 0
-    if captured is not None and calls and not kernels_too:
-        left = sum(1 for variant in captured.variants if variant.count)
-    elif captured is not None and not dry:
-        report = optimize_captured(captured, total=budget, fresh=fresh, out=place, stage=stage, **options)
-    why = _why_not(tuned, report, rounds)
-    program = None
-    if not why:
-        status = place / _STATUS
-        shutil.rmtree(status, ignore_errors=True)
-        # beside the tables, so that runs without it find what served before
-        table = {"SASSAFRAS_GEMM_TABLE": str(tuned.path.resolve())} if tuned and _changed(tuned) else {}
-        try:
+    program, left = None, 0
+    try:
+        if captured is not None and calls and not kernels_too:
+            left = sum(1 for variant in captured.variants if variant.count)
+        elif captured is not None and not dry:
+            report = optimize_captured(captured, total=budget, fresh=fresh, out=place, stage=stage, **options)
+        if not (why := _why_not(tuned, report, rounds)):
+            status = place / _STATUS
+            shutil.rmtree(status, ignore_errors=True)
+            set_ = environment(store=options.get("store"), status=status)
+            if tuned is not None and _changed(tuned):
+                set_["SASSAFRAS_GEMM_TABLE"] = str(tuned.path.resolve())
             program = end_to_end(
                 command,
-                {**environment(store=options.get("store"), status=status), **table},
+                set_,
                 _PLAIN,
                 lambda: _deployed(status),
                 rounds=rounds,
                 metric=metric,
                 progress=progress,
             )
-        except SassafrasError as error:  # what was tuned is not lost for it
-            why = str(error)
-    if tuned is not None and install and not dry:
-        installed(tuned.path)
+    except SassafrasError as error:  # what was tuned is not lost for it
+        if tuned is None and report is None:
+            raise
+        why = str(error)
+    finally:  # not before: runs without it are to find what served before
+        if tuned is not None and install and not dry:
+            installed(tuned.path)
     return ProgramReport(tuned, report, program, why, left)
 
 

@@ -6,6 +6,7 @@ import atexit
 import os
 from pathlib import Path
 
+from . import hook, inductor
 from .recorder import LaunchRecorder
 from .settings import CaptureSettings
 
@@ -22,8 +23,6 @@ def start(settings: CaptureSettings | str | Path) -> str:
         ``""``, or why this Triton cannot be recorded. Never raises.
     """
     global _recorder
-    from . import hook, inductor
-
     made = LaunchRecorder(
         settings if isinstance(settings, CaptureSettings) else CaptureSettings(Path(settings))
     )
@@ -39,8 +38,6 @@ def start(settings: CaptureSettings | str | Path) -> str:
 def stop() -> None:
     """Write what is known and put Triton's methods back."""
     global _recorder
-    from . import hook, inductor
-
     if _recorder is not None:
         _recorder.on = False
         _recorder.write()

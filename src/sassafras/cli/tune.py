@@ -230,6 +230,8 @@ def _program(
     how: dict[str, Any],
 ) -> None:
     """Record a program, tune what it calls, print what changed."""
+    import json as format_
+
     from sassafras.api.tune_program import tune_program
     from sassafras.gemm.bench import program
     from sassafras.search import parse_settings
@@ -241,16 +243,19 @@ def _program(
         if code := run_program(command, environment, apart=json):
             note(f"the program ended with {code}; what it called until then is tuned", "yellow")
 
+    place = folder(out or program.FOLDER)
     with Show(quiet=quiet) as show:
         found = tune_program(
             command,
-            folder(out or program.FOLDER),
+            place,
             run,
             kernels={**kernels, "settings": parse_settings(settings), "progress": show.progress},
             progress=lambda text: show.update(lambda: text),
             stage=show.stage,
             **{"budget": program.BUDGET, **how},
         )
+    written = place / "program-report.json"
+    written.write_text(format_.dumps(found.to_json(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
     if json:
         print_json(found.to_json())
         return
@@ -263,6 +268,7 @@ def _program(
             f"{found.left} Triton kernels were recorded and not tuned: --space compiler, or another", "yellow"
         )
     print(found.program or f"the program was not timed: {found.why}")
+    note(f"wrote {written}")
 
 
 def _products(found: Any) -> None:
