@@ -1,9 +1,9 @@
 """Run every GPU test of the tree by one command, and write down when they were last green on which GPU.
 
 First the kernels and the compiled launcher are built, in all processes; then the tests that measure nothing
-run side by side (pytest-xdist), then those marked ``alone`` in series; with several GPUs those of a file on
-each GPU that is free. The status is 1 if any failed, or if --limit-s ended them; with --resume, the same
-command then runs what is left.
+run side by side (pytest-xdist), then those marked ``alone`` in series. With several GPUs each process of the
+first has one of them, and each GPU takes files of the second. The status is 1 if any failed, or if --limit-s
+ended them; with --resume, the same command then runs what is left.
 
     python benchmarks/gpu_tests.py                      # all: writes benchmarks/results/gpu-tests.json
     python benchmarks/gpu_tests.py --only opinfo        # files whose path has this, to gpu-tests-part.json
@@ -32,7 +32,7 @@ from typing import Any
 from common import ROOT, gpu_names, read_result, write
 
 #: tests that need no other word than their marker
-_KINDS = {"together": "gpu and not alone", "alone": "gpu and alone"}
+_KINDS = {"together": "gpu and not alone", "alone": "gpu and alone", "several": "gpu and several"}
 _COUNTED = ("passed", "failed", "skipped")
 #: in a status's place: pytest was ended by --limit-s
 _CUT = 124
@@ -114,9 +114,18 @@ def jobs(
         if kind == "together" or not apart:
             found.append((kind, names))
         else:
-            alone = [n for n in names if "mark.alone" in (ROOT / n).read_text(encoding="utf-8")]
-            found += [(kind, [n]) for n in sorted(alone, key=lambda n: -took.get(n, math.inf))]
+            those = [n for n in names if f"mark.{kind}" in (ROOT / n).read_text(encoding="utf-8")]
+            found += [(kind, [n]) for n in sorted(those, key=lambda n: -took.get(n, math.inf))]
     return found
+
+
+def places(kind: str, gpus: Sequence[str]) -> list[dict[str, str]]:
+    """Variables of each pytest call of a kind that may run at once with the others of this list."""
+    if len(gpus) == 1 or kind == "several":
+        return [{}]
+    if kind == "together":  # its processes share them out, tests/conftest.py
+        return [{"SASSAFRAS_TEST_GPUS": ",".join(gpus)}]
+    return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus]
 
 
 class Progress:
@@ -194,7 +203,8 @@ def main() -> int:
     names = files(only)
     if not names:
         parser.error("no file of GPU tests has such a word in its path")
-    kinds = [options.kind] if options.kind else list(_KINDS)
+    gpus = gpu_names()
+    kinds = [options.kind] if options.kind else [k for k in _KINDS if k != "several" or len(gpus) > 1]
     if options.collect:
         return max(
             subprocess.run(
@@ -208,7 +218,6 @@ def main() -> int:
 
     begin = time.perf_counter()
     where = {"cpus": os.cpu_count(), **environment()}
-    gpus = gpu_names()
     summary: dict[str, Any] = {"built_s": 0.0 if options.no_build else round(prepare(), 1)}
     tests: list[dict[str, Any]] = []
     lock = threading.Lock()
@@ -218,33 +227,39 @@ def main() -> int:
         imports = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
         place = {**os.environ, "SASSAFRAS_GPU_RESULTS": str(folder), "PYTHONPATH": imports}
         progress = Progress(Path(folder), {"commit": where["commit"], "gpus": gpus, "names": names})
-        waiting: queue.SimpleQueue[tuple[int, str, Sequence[str]]] = queue.SimpleQueue()
         last = read_result(ROOT / "benchmarks/results/gpu-tests.json")["rows"]
         apart = len(gpus) > 1 or options.resume is not None
-        for index, job in enumerate(jobs(kinds, names, apart, last)):
-            if f"{index:02} {job[0]}" not in progress.codes:
-                waiting.put((index, *job))
+        numbered = list(enumerate(jobs(kinds, names, apart, last)))
 
-        def run(gpu: str | None) -> None:
-            own = place if gpu is None else {**place, "CUDA_VISIBLE_DEVICES": gpu}
+        def run(
+            own: dict[str, str], waiting: queue.SimpleQueue[tuple[int, tuple[str, Sequence[str]]]]
+        ) -> None:
             while True:
                 try:
-                    index, kind, those = waiting.get_nowait()
+                    index, (kind, those) = waiting.get_nowait()
                 except queue.Empty:
                     return
                 started, left = time.perf_counter(), options.limit_s - (time.perf_counter() - begin)
-                call = command(kind, those, options.workers, Path(folder) / f"{index:02}.xml", options.more)
+                workers = options.workers * (len(gpus) if "SASSAFRAS_TEST_GPUS" in own else 1)
+                call = command(kind, those, workers, Path(folder) / f"{index:02}.xml", options.more)
                 try:
                     code = subprocess.run(
-                        call, cwd=ROOT, env=own, check=False, timeout=max(left, 0)
+                        call, cwd=ROOT, env={**place, **own}, check=False, timeout=max(left, 0)
                     ).returncode
                 except subprocess.TimeoutExpired:
                     code = _CUT
                 with lock:
                     progress.add(index, kind, code, time.perf_counter() - started)
 
-        with ThreadPoolExecutor(max(1, len(gpus))) as threads:
-            list(threads.map(run, gpus if len(gpus) > 1 else [None]))
+        # kind by kind: what measures time would measure the processes of the others
+        for kind in kinds:
+            waiting: queue.SimpleQueue[tuple[int, tuple[str, Sequence[str]]]] = queue.SimpleQueue()
+            for index, job in numbered:
+                if job[0] == kind and f"{index:02} {kind}" not in progress.codes:
+                    waiting.put((index, job))
+            here = places(kind, gpus)
+            with ThreadPoolExecutor(len(here)) as threads:
+                list(threads.map(run, here, [waiting] * len(here)))
         tests += [test for path in sorted(Path(folder).glob("*.xml")) for test in counted(path)]
         summary["opinfo"] = [
             {key: value for key, value in json.loads(path.read_text()).items() if key != "rows"}

@@ -23,6 +23,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(_variable, str(_threads))
 
+# benchmarks/gpu_tests.py: each worker has one of several GPUs
+if "PYTEST_XDIST_WORKER" in os.environ and "SASSAFRAS_TEST_GPUS" in os.environ:
+    _gpus = os.environ["SASSAFRAS_TEST_GPUS"].split(",")
+    os.environ["CUDA_VISIBLE_DEVICES"] = _gpus[int(os.environ["PYTEST_XDIST_WORKER"][2:]) % len(_gpus)]
+
 # Inductor's programs are scalar: trying each vector extension takes longer than the few programs of the tests
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 

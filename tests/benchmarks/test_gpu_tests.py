@@ -51,6 +51,27 @@ def test_alone_tests_of_each_file_are_a_call_of_their_own_with_several_gpus(scri
     assert done.returncode == 5 and len(alone) > 9, done.stdout  # none of these files has one
 
 
+def test_each_process_has_one_of_several_gpus(script: Any, tmp_path: Path) -> None:
+    (shared,) = script.places("together", ["0", "3"])
+    assert script.places("alone", ["0", "3"]) == [
+        {"CUDA_VISIBLE_DEVICES": "0"},
+        {"CUDA_VISIBLE_DEVICES": "3"},
+    ]
+    assert script.places("several", ["0", "3"]) == script.places("alone", ["0"]) == [{}], "sees what we see"
+    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
+    (tmp_path / "test_some.py").write_text(
+        "import os, time, pytest\n@pytest.mark.parametrize('n', range(8))\ndef test_gpu(n, worker_id):\n"
+        "    time.sleep(0.2)\n    open(worker_id, 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    )
+    words = script.command("together", [], 2, tmp_path / "r.xml", ["-m", "", "-o", "addopts="])
+    place = {**os.environ, **shared, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=place, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout
+    assert {p.name: p.read_text() for p in tmp_path.glob("gw*")} == {"gw0": "0", "gw1": "3"}
+
+
 def test_a_run_that_was_cut_goes_on(script: Any, tmp_path: Path) -> None:
     first = script.Progress(tmp_path, {"commit": "a", "gpus": ["0"]})
     first.add(0, "together", 5, 20.0)

@@ -261,6 +261,7 @@ def test_streams_and_threads(room: Any) -> None:
     assert not faults
 
 
+@pytest.mark.several
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_several_gpus(room: Any) -> None:
     from sassafras.gemm.problem.shape import Shape

@@ -107,8 +107,12 @@ def own(tmp_path: Path, built: Any) -> dict[str, str]:
     build(context.instances(built._engine.gpu(0).chooser, kinds))
     shutil.copytree(default_cache(), tmp_path / "cache", ignore=shutil.ignore_patterns("*.table.json"))
     (tmp_path / "program.py").write_text(PROGRAM)
-    paths = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
-    return {**os.environ, "PYTHONPATH": paths, "SASSAFRAS_GEMM_CACHE": str(tmp_path / "cache")}
+    paths = filter(None, (str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH")))
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "SASSAFRAS_GEMM_CACHE": str(tmp_path / "cache"),
+    }
 
 
 def tuned(tmp_path: Path, *options: str) -> list[str]:
