@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import importlib.util
+import itertools
 import os
 import shutil
 import subprocess
@@ -137,8 +138,27 @@ def _gpu_present() -> bool:
     return run.returncode == 0 and "GPU 0" in run.stdout
 
 
+def _spread(items: list[pytest.Item]) -> None:
+    """Slow tests first in the workers' shares, one in each: a share is a part of the list, and a worker keeps
+    the test that it runs and the next."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    others = iter([item for item in items if not item.get_closest_marker("slow")])
+    left, workers = len(items), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    found: list[pytest.Item] = []
+    for worker in range(workers):
+        share, first = left // (workers - worker), slow[worker::workers]
+        left -= share
+        found += [*first, *itertools.islice(others, max(0, share - len(first)))]
+    items[:] = [*found, *others]
+
+
+@pytest.hookimpl(trylast=True)  # without what -m leaves out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if any("gpu" in item.keywords for item in items) and not _gpu_present():
+    if not any("gpu" in item.keywords for item in items):
+        return
+    if _gpu_present():
+        _spread(items)
+    else:
         skip = pytest.mark.skip(reason="no NVIDIA GPU on this machine")
         for item in items:
             if item.get_closest_marker("gpu"):

@@ -65,6 +65,7 @@ def test_what_is_captured_runs_as_it_ran(captured: Path) -> None:
             assert outcome.verdict is Verdict.CORRECT, (variant.name, outcome.detail)
 
 
+@pytest.mark.slow
 def test_tuned_on_all_shapes_and_deployed(captured: Path) -> None:
     report = optimize_captured(
         captured / "captured", device="cuda", budget="2s", store=captured / "store.sqlite", runner_ups=1
@@ -85,6 +86,7 @@ def test_tuned_on_all_shapes_and_deployed(captured: Path) -> None:
     assert improved <= tuned | {row.label.rpartition("-")[0] for row in tried if row.runner_up}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("static", ["1", "0"])
 def test_kernels_of_torch_compile(tmp_path: Path, static: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the static launcher and by Triton's, from a cold and from a warm cache of Inductor's."""
@@ -114,6 +116,7 @@ def test_kernels_of_torch_compile(tmp_path: Path, static: str, monkeypatch: pyte
                 assert outcome.verdict is Verdict.CORRECT, (variant.name, outcome.detail)
 
 
+@pytest.mark.slow
 def test_a_program_is_tuned_and_timed_by_one_command(tmp_path: Path) -> None:
     words = ["--budget", "9s", "--runner-ups", "0", "--rounds", "2", "--metric", '"seconds": ([0-9.]+)']
     program = [sys.executable, str(DEMO), "--steps", "40", "--rows", "4096"]

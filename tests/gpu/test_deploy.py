@@ -126,6 +126,7 @@ def stored(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_tuned_bytes_run_eagerly_and_in_a_graph_with_a_warm_and_a_cold_cache(stored: Path) -> None:
     import shutil
 
@@ -166,6 +167,7 @@ def test_run_without_touching_the_program(stored: Path) -> None:
     assert [row["reason"] for row in rows if row["event"] == "loaded"] == ["tuned"] * 3
 
 
+@pytest.mark.slow
 def test_kill_switch_and_deny_list(stored: Path) -> None:
     assert program(stored, "install", SASSAFRAS_DISABLE="1")["shift"] == ORIGINAL
     found = program(stored, "install", SASSAFRAS_DENY="shift")

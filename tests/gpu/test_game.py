@@ -38,6 +38,7 @@ def test_the_game_is_played_on_the_gpu(moves: str) -> None:
     game.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moves, on", [("memory", "cpu"), ("memory", "cuda"), ("all", "cuda")])
 def test_the_agent_searches_on_the_gpu(moves: str, on: str, tmp_path: Any) -> None:
     import sassafras

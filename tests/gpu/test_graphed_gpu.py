@@ -76,6 +76,7 @@ def test_recorded_updates_are_those_that_are_launched_one_by_one() -> None:
         assert float(apart.mean()) < 1e-5 and float(apart.max()) < 5e-4, (name, apart.mean(), apart.max())
 
 
+@pytest.mark.slow
 def test_recorded_searches_repeat_themselves_to_the_last_bit() -> None:
     one, acted, _ = learnt("graphs", 3)
     two, again, _ = learnt("graphs", 3)

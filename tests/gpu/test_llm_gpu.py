@@ -67,6 +67,7 @@ def test_an_endless_loop_is_stopped_and_the_next_candidate_is_judged(made) -> No
     assert verdict(made, again) is Verdict.CORRECT
 
 
+@pytest.mark.slow
 def test_evolve_by_chance_ends_with_a_measured_answer(tmp_path: Path) -> None:
     from sassafras import evolve
     from sassafras.cuda.environment import available
@@ -143,6 +144,7 @@ def test_counters_that_are_not_left_at_zero_are_found(product) -> None:
     assert outcome.verdict in (Verdict.WRONG_RESULT, Verdict.CHEATED)
 
 
+@pytest.mark.slow
 def test_ncu_measures_what_it_can(product) -> None:
     from sassafras.evaluate.gpu.profile import profile
 

@@ -176,6 +176,7 @@ def test_nan_propagates(room: Any, name: str) -> None:
         assert result[5].isnan().all() and not torch.cat([result[:5], result[6:]]).isnan().any()
 
 
+@pytest.mark.slow
 def test_random_calls_through_the_front_door(room: Any) -> None:
     rng = np.random.default_rng(3)
     with warnings.catch_warnings():

@@ -91,6 +91,7 @@ def program(folder: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_first_result_take_over_and_second_start(tmp_path: Path) -> None:
     found = program(tmp_path, "500", "tune")
     (search,) = found["status"]["searches"]
@@ -107,6 +108,7 @@ def test_first_result_take_over_and_second_start(tmp_path: Path) -> None:
     assert again["equal"]
 
 
+@pytest.mark.slow
 def test_the_first_call_takes_as_long_as_without(tmp_path: Path) -> None:
     """Medians of starts in turn, each with an empty Triton cache: compilation is part of a first call."""
     import shutil
@@ -121,6 +123,7 @@ def test_the_first_call_takes_as_long_as_without(tmp_path: Path) -> None:
     assert tuned <= 1.05 * plain, times
 
 
+@pytest.mark.slow
 def test_a_busy_gpu_is_waited_for(tmp_path: Path) -> None:
     line, environment = command(tmp_path, "0", "busy")
     with subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL) as other:

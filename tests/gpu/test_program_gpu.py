@@ -127,6 +127,7 @@ def run(command: list[str], environment: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_three_layers_are_tuned_in_thirty_seconds_and_a_second_process_uses_it(
     tmp_path: Path, own: dict[str, str]
 ) -> None:
@@ -153,6 +154,7 @@ def test_three_layers_are_tuned_in_thirty_seconds_and_a_second_process_uses_it(
     assert not any(text.startswith("tuned in a program") for text in plain)
 
 
+@pytest.mark.slow
 def test_a_kill_loses_one_product(tmp_path: Path, own: dict[str, str]) -> None:
     journal = tmp_path / "out" / "program.gpu0.jsonl"
     killed = subprocess.Popen(tuned(tmp_path), env=own, start_new_session=True, stdout=subprocess.DEVNULL)
