@@ -84,6 +84,8 @@ def test_what_to_expect_is_amdahls() -> None:
     total, low, high = report.expected
     assert total == pytest.approx(1 / 0.75) and low < total < high
     assert report.saved_s == pytest.approx(1e-4) and "at most 10.00 % of" in report.conclusion()
+    said = replace(report, graphs=True).conclusion()
+    assert said.endswith("; replays of CUDA graphs are not counted") and "at most" not in said
     assert report.expected_cold is None and "cold" not in report.conclusion()
     cold = CapturedReport((replace(rows[0], cold=1.25), *rows[1:]), False, "NVIDIA H200", True, 1e-3)
     assert (
