@@ -120,6 +120,10 @@ def judge(
         device.begin_case(workload, workload.case(case), baseline)
         if not device.facts["exact"]:
             raise DeviceError("the original differs from itself", where=target)
+        for code, wanted in ((baseline.cubin, "passed"), (nothing, "wrong")):
+            found = sampled(device, baseline.with_cubin(code), 1, seed)
+            if found["outcome"] != wanted:
+                raise DeviceError(f"a control is not {wanted}: {found}", where=target)
         _opened[1] = target
     begin = time.perf_counter()
     return settled(device, baseline, nothing, mutant, count, seed) | {
