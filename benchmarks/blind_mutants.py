@@ -7,8 +7,8 @@ Would SIP's tests have found what the validator refuses? Of each kernel, mutants
 (`mutants/blind.py`) until the validator has refused its share of `--count`; up to `--approved` that it
 approves on the way run too, and must pass. Each mutant runs on fresh random inputs beside the original, all
 output bytes compared (`CudaDevice.sample`), until the first sample that differs: first `STAGES[0]` samples
-of every mutant, then of those that passed up to `STAGES[1]`, refused ones first. Samples come in graphs, so
-that a mutant may have had up to 255 more.
+of every mutant, then of those that passed up to `STAGES[1]`, refused ones first. Samples come in graphs of
+hundreds, so that a mutant may have had some thousands more; the first that differs is known exactly.
 
 Refused candidates run nowhere else in this tree. They may hang, crash and write anywhere: `--run-refused` is
 this script's only door, and all runs are in worker processes with hard limits. What a mutant leaves could
@@ -357,8 +357,8 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(KERNELS), help="KERNEL/CASE of the suite, by commas")
     parser.add_argument("--limit-s", type=float, default=1e7, help="end after so many seconds")
     parser.add_argument("--resume", type=Path, help="rows.jsonl of an earlier run to go on with")
-    parser.add_argument("--workers", type=int, default=4, help="processes that share the GPU")
-    parser.add_argument("--hang-s", type=float, default=6.0, help="seconds until a launch counts as hung")
+    parser.add_argument("--workers", type=int, default=6, help="processes that share the GPU")
+    parser.add_argument("--hang-s", type=float, default=4.0, help="seconds until a launch counts as hung")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pretend", metavar="MODULE", help="a worker that stands in for a GPU")
     parser.add_argument("--out", type=Path, default=os.environ.get("OUT", "."))

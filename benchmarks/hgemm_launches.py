@@ -57,7 +57,7 @@ def profiled(stage: Any, mark: Callable[[], None], call: Callable[[], None]) -> 
     torch.cuda.profiler.stop()
 
 
-def main(path: Path) -> None:
+def run(path: Path) -> None:
     """See the module. Raises what `Contestants` raises, and DeviceError for a wrong C."""
     from sassafras.cuda.cublas import LtAlgorithm
     from sassafras.gemm.bench.operands import required
@@ -90,7 +90,7 @@ def main(path: Path) -> None:
 if __name__ == "__main__":
     plan_file = Path(sys.argv[1])
     try:
-        main(plan_file)
+        run(plan_file)
     except Exception as error:  # ncu keeps what it saw before, and the program's words to itself
         plan_file.with_suffix(".error").write_text(f"{type(error).__name__}: {error}"[:300])
         raise
