@@ -4,8 +4,9 @@
 
 The plan has ``products``: shape, ``config`` (fields) and ``algorithm`` (`LtAlgorithm.to_json`); ``seed``,
 ``calls`` of each, ``cache`` and ``dry``. C is checked and two calls warm the L2; then the profiler is on for
-a marker and one call at a time: a call may be several kernels, of names that are not known beforehand. A dry
-run prints the names of kernels instead, of which a stand-in for ncu makes rows.
+a marker and one call at a time: a call may be several kernels, of names that are not known beforehand.
+PLAN.nodes gets the nodes of each call's graph, kernels and memsets, PLAN.error what ended the process. A dry
+run prints the names of kernels, of which a stand-in for ncu makes rows.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def run(path: Path) -> None:
     plan = json.loads(path.read_text(encoding="utf-8"))
     stage = _stage({**plan, "options": {"seed": plan["seed"]}})
     mark = None if stage.modelled else marker(stage)
+    nodes = []
     for product in plan["products"]:
         shape, config = Shape.parse(product["shape"]), from_fields(product["config"])
         algorithm = LtAlgorithm.from_json(product["algorithm"])
@@ -78,6 +80,9 @@ def run(path: Path) -> None:
         calls = (stage.ours(config, operands), stage.lt_call(problem, algorithm, operands))
         for name, call in zip(CONTESTANTS, calls, strict=True):
             required(operands, name, call, name == "ours")
+            graph, count = stage.gpu.capture_counted(call)
+            stage.gpu.discard(graph)
+            nodes.append(count)
             for _ in range(plan["calls"]):
                 if mark is not None:
                     profiled(stage, mark, call)
@@ -85,6 +90,7 @@ def run(path: Path) -> None:
                 kernels = [i.name for i in config.instances] if name == "ours" else ["lt_kernel"]
                 print(*(f"launch {kernel}" for kernel in (MARKER, *kernels)), sep="\n")
         problem.close()
+        path.with_suffix(".nodes").write_text(json.dumps(nodes))
 
 
 if __name__ == "__main__":

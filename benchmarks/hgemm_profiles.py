@@ -5,15 +5,16 @@
 
 Shapes are drawn from the 1,000 by the seed, of each band its share. Ours is the fastest configuration of the
 shipped table, of both layouts; cuBLASLt's is its best algorithm by AutoTuning, of both layouts, chosen now.
-Both are timed back to back (`gemm.bench.judge`), then ncu looks at single warm calls (hgemm_launches.py),
-where launches never overlap. Of three calls the one of median time counts; its kernels' bytes and times are
-added up, percentages averaged by time. ncu leaves clocks and caches alone.
+Both are timed back to back (`gemm.bench.judge`), ours also without overlapping launches (``plain``). Then ncu
+looks at single warm calls (hgemm_launches.py), which never overlap; its times have a fixed part of about a
+microsecond. Of three calls the one of median time counts; its kernels' bytes and times are added up,
+percentages averaged by time. ncu leaves clocks and caches alone.
 
 The sentence of a row follows a rule. A contestant is bound by the busiest of tensor cores, DRAM and L2 if
 that is at `BOUND` % of its peak or more; else by idle multiprocessors if they are busy less than that; else
-by latency, and the largest stall is named. A difference back to back that is `OVERLAP` times that of the
-kernels alone, or more, is launch overlap. Where the kernels alone differ by `ALONE` or more, the faster one's
-reasons are those of `REASONS` that hold by `APART` or more; there may be none.
+by latency, and the largest stall is named. Ours gains by launch overlap where it takes `OVERLAP` times as
+long without it, or more. Where plain launches differ by `PLAIN` or more, the faster one's reasons are those
+of `REASONS` that hold by `APART` or more; there may be none.
 """
 
 from __future__ import annotations
@@ -45,12 +46,13 @@ from sassafras.gemm.build.cubins import build
 from sassafras.gemm.configs.fields import to_fields
 from sassafras.gemm.configs.registry import Config
 from sassafras.gemm.problem.shape import LAYOUTS, Shape, cuda_l2_grid, stratified
+from sassafras.gemm.select.source_workload import plain
 from sassafras.gemm.select.table import TunedTable, shipped_path
 
 Row = dict[str, Any]
 NAME = "hgemm-profiles"
 #: percent of a peak; ratios (see the module)
-BOUND, OVERLAP, ALONE, APART = 60.0, 1.05, 1.02, 1.1
+BOUND, OVERLAP, PLAIN, APART = 60.0, 1.05, 1.02, 1.1
 #: profiled calls of a contestant; seconds of ncu for one shape at most
 _CALLS, _NCU_S = 3, 20.0
 _PIPES = {"tensor_percent": "tensor cores", "dram_percent": "DRAM", "l2_percent": "L2"}
@@ -60,7 +62,7 @@ _WEIGHTED = (*_PIPES, "sms_busy_percent", "l2_hit_percent", "occupancy_percent")
 _OF_LONGEST = ("waves", "registers", "shared_bytes", "stalls")
 #: reason -> metric, and whether the faster contestant has more of it
 REASONS = {
-    "fewer kernels": ("kernel_count", False),
+    "fewer kernels and memsets": ("nodes", False),
     "fewer DRAM bytes": ("dram_bytes", False),
     "less L2 traffic": ("l2_bytes", False),
     "busier multiprocessors": ("sms_busy_percent", True),
@@ -76,14 +78,24 @@ def shipped(shape: Shape, table: TunedTable) -> Config:
 
 
 def timed(client: WorkerClient, shape: Shape, config: Config) -> Row:
-    """Back to back: our time, cuBLASLt's best, their ratio. Raises DeviceError."""
-    found = client.ask({"shape": str(shape), "config": to_fields(config)})
-    if why := found.get("error") or found["detail"]:
-        raise DeviceError(why, where=str(shape))
-    interval = bootstrap_median(found["ratios"])
-    row = {"us": found["us"], "lt_us": found["baseline_us"], "algorithm": found["baseline"]}
-    row |= {"back_to_back_low": interval.low, "back_to_back_high": interval.high}
-    return row | {"back_to_back": statistics.median(found["ratios"])}
+    """Back to back, with launches that overlap and without: times, and cuBLASLt's relative to ours.
+
+    Raises:
+        DeviceError: a configuration is wrong or cannot run, or the process was lost.
+    """
+    row: Row = {}
+    for name, mode in (("back_to_back", config), ("plain", plain(config, shape))):
+        if name == "plain" and mode == config:
+            return row | {"plain": row["back_to_back"], "plain_us": row["us"], "overlap": 1.0}
+        found = client.ask({"shape": str(shape), "config": to_fields(mode)})
+        if why := found.get("error") or found["detail"]:
+            raise DeviceError(why, where=str(shape))
+        interval = bootstrap_median(found["ratios"])
+        row |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
+        row[name] = statistics.median(found["ratios"])
+        row["plain_us" if name == "plain" else "us"] = found["us"]
+        row |= {"lt_us": found["baseline_us"], "algorithm": found["baseline"]}
+    return row | {"overlap": row["back_to_back"] / row["plain"]}
 
 
 def calls_of(rows: Sequence[Row]) -> list[list[Row]]:
@@ -147,25 +159,22 @@ def reasons(fast: Row, slow: Row) -> list[str]:
     return found
 
 
-def explained(ours: Row, lt: Row, back_to_back: float) -> Row:
+def explained(ours: Row, lt: Row, row: Row) -> Row:
     """The derived columns of a row, by the module's rule."""
     alone = lt["duration_ns"] / ours["duration_ns"]
-    because = [LAUNCHES] if back_to_back / alone >= OVERLAP else []
-    words = f"Kernels alone {alone:.2f}x, back to back {back_to_back:.2f}x"
+    because = [LAUNCHES] if row["overlap"] >= OVERLAP else []
     ours_bound, lt_bound = bound(ours), bound(lt)
-    words += f"; ours is bound by {ours_bound[1]}, cuBLASLt by {lt_bound[1]}."
-    if because:
-        words += " Ours overlaps launches."
-    if max(alone, 1 / alone) < ALONE:
-        faster = ""
-        words += " The kernels take the same time."
-    else:
-        faster, pair = ("ours", (ours, lt)) if alone > 1 else ("lt", (lt, ours))
-        listed = reasons(*pair)
-        who = "Our kernel" if faster == "ours" else "cuBLASLt's kernel"
-        words += f" {who} is faster by {', '.join(listed) or 'nothing that is measured here'}."
+    words = f"Back to back {row['back_to_back']:.2f}x, without overlapping launches {row['plain']:.2f}x, "
+    words += f"kernels by ncu {alone:.2f}x; ours is bound by {ours_bound[1]}, cuBLASLt by {lt_bound[1]}."
+    faster = "ours" if row["plain"] >= PLAIN else "lt" if row["plain"] <= 1 / PLAIN else ""
+    if faster:
+        listed = reasons(*((ours, lt) if faster == "ours" else (lt, ours)))
+        who = "ours" if faster == "ours" else "cuBLASLt"
+        words += f" Launched plainly, {who} gains by {', '.join(listed) or 'nothing that is measured here'}."
         because += listed if faster == "ours" else []
-    found = {"alone": alone, "faster_alone": faster, "bound": ours_bound[0], "lt_bound": lt_bound[0]}
+    else:
+        words += " Launched plainly, both take the same time."
+    found = {"alone": alone, "faster_plain": faster, "bound": ours_bound[0], "lt_bound": lt_bound[0]}
     return {**found, "because": because, "why": words}
 
 
@@ -178,12 +187,13 @@ def profiled(rows: Sequence[Row], options: argparse.Namespace) -> list[Row]:
     made: list[Row] = []
     each = _CALLS * len(CONTESTANTS)
     while left := rows[len(made) :]:  # a process ends with the first product that fails
-        calls, why = looked_at(left, options)
+        calls, nodes, why = looked_at(left, options)
         for index, row in enumerate(left[: len(calls) // each]):
             mine = calls[each * index : each * (index + 1)]
             try:
                 ours, lt = median_call(mine[:_CALLS]), median_call(mine[_CALLS:])
-                more = {"ours": ours, "lt": lt, **explained(ours, lt, row["back_to_back"])}
+                ours["nodes"], lt["nodes"] = nodes[2 * index : 2 * index + 2]
+                more = {"ours": ours, "lt": lt, **explained(ours, lt, row)}
             except DeviceError as error:
                 more = {"error": f"{error} {why}"}
             made.append({**row, **more})
@@ -192,8 +202,8 @@ def profiled(rows: Sequence[Row], options: argparse.Namespace) -> list[Row]:
     return made
 
 
-def looked_at(rows: Sequence[Row], options: argparse.Namespace) -> tuple[list[list[Row]], str]:
-    """The calls that ncu saw in one process (`calls_of`), and why the process failed or ``""``."""
+def looked_at(rows: Sequence[Row], options: argparse.Namespace) -> tuple[list[list[Row]], list[int], str]:
+    """The calls that ncu saw in one process, nodes of each contestant's call, why it failed or ``""``."""
     products = [{key: row[key] for key in ("shape", "config", "algorithm")} for row in rows]
     plan = {"products": products, "seed": options.seed, "calls": _CALLS, "dry": options.dry_run}
     with tempfile.TemporaryDirectory(prefix="sassafras-profiles-") as folder:
@@ -208,7 +218,9 @@ def looked_at(rows: Sequence[Row], options: argparse.Namespace) -> tuple[list[li
         why = failed.read_text() if failed.exists() else ""
         if wrong is not None and not why:
             raise wrong
-    return calls_of(seen), why
+        counted = path.with_suffix(".nodes")
+        nodes = json.loads(counted.read_text()) if counted.exists() else []
+    return calls_of(seen)[: _CALLS * len(nodes)], nodes, why
 
 
 def summed(rows: Sequence[Row]) -> Row:
@@ -218,11 +230,15 @@ def summed(rows: Sequence[Row]) -> Row:
     return {
         "shapes": len(rows),
         "profiled": len(good),
-        "geomean_alone": geomean(row["alone"] for row in good),
-        "geomean_back_to_back": geomean(row["back_to_back"] for row in good),
-        "faster_alone": sum(row["faster_alone"] == "ours" for row in good),
+        **{
+            f"geomean_{name}": geomean(row[name] for row in good)
+            for name in ("back_to_back", "plain", "alone")
+        },
+        "faster_plain": sum(row["faster_plain"] == "ours" for row in good),
         "because": {reason: because[reason] for reason in (LAUNCHES, *REASONS)},
-        "unexplained": sum(row["faster_alone"] == "ours" and not row["because"] for row in good),
+        "unexplained": sum(
+            row["faster_plain"] == "ours" and not set(row["because"]) & set(REASONS) for row in good
+        ),
         "bound": dict(Counter(row["bound"] for row in good)),
         "lt_bound": dict(Counter(row["lt_bound"] for row in good)),
         "failed": {row["shape"]: row["error"] for row in rows if "error" in row},

@@ -104,28 +104,33 @@ def test_what_bounds_a_call(metrics: dict[str, float], bound: str) -> None:
     assert found[0] == bound and found[1].startswith(bound)
 
 
+def times(back_to_back: float, plain: float) -> dict[str, float]:
+    return {"back_to_back": back_to_back, "plain": plain, "overlap": back_to_back / plain}
+
+
 def test_the_sentence_follows_the_rule() -> None:
     ours = call(10.0, dram_read_bytes=50, dram_write_bytes=50, sms_busy_percent=90.0, waves=0.9, l2_bytes=95)
     lt = call(15.0, dram_read_bytes=100, dram_write_bytes=50, sms_busy_percent=60.0, waves=1.2, l2_bytes=100)
-    row = script.explained(ours, lt, 1.5)
+    row = script.explained(ours, lt, times(1.4, 1.4))
     assert row["because"] == ["fewer DRAM bytes", "busier multiprocessors", "fewer waves"]
-    assert row["faster_alone"] == "ours" and row["alone"] == 1.5
+    assert row["faster_plain"] == "ours" and row["alone"] == 1.5
     assert row["why"] == (
-        "Kernels alone 1.50x, back to back 1.50x; ours is bound by latency (stalls: wait), cuBLASLt by "
-        "latency (stalls: wait). Our kernel is faster by fewer DRAM bytes, busier multiprocessors, "
-        "fewer waves."
+        "Back to back 1.40x, without overlapping launches 1.40x, kernels by ncu 1.50x; ours is bound by "
+        "latency (stalls: wait), cuBLASLt by latency (stalls: wait). Launched plainly, ours gains by fewer "
+        "DRAM bytes, busier multiprocessors, fewer waves."
     )
-    row = script.explained(ours, lt, 1.58)
-    assert row["because"][0] == script.LAUNCHES and "overlaps launches" in row["why"]
-    row = script.explained(lt, ours, 1.0)
-    assert row["faster_alone"] == "lt" and row["because"] == [script.LAUNCHES]
-    assert "cuBLASLt's kernel is faster by fewer DRAM bytes" in row["why"]
-    row = script.explained(call(10.0), call(10.1), 1.01)
-    assert (row["faster_alone"], row["because"]) == ("", []) and "the same time" in row["why"]
-    row = script.explained(call(10.0), call(12.0), 1.2)
-    assert row["because"] == [] and "nothing that is measured" in row["why"]
-    summary = script.summed([{**row, "back_to_back": 1.2}, {"shape": "1x1x1", "error": "gone"}])
+    row = script.explained({**ours, "nodes": 1}, {**lt, "nodes": 2}, times(1.5, 1.4))
+    assert row["because"][:2] == [script.LAUNCHES, "fewer kernels and memsets"]
+    row = script.explained(lt, ours, times(1.0, 0.9))
+    assert row["faster_plain"] == "lt" and row["because"] == [script.LAUNCHES]
+    assert "cuBLASLt gains by fewer DRAM bytes" in row["why"]
+    row = script.explained(ours, lt, times(1.01, 1.01))
+    assert (row["faster_plain"], row["because"]) == ("", []) and "the same time" in row["why"]
+    row = script.explained(call(10.0), call(12.0), times(1.3, 1.2))
+    assert row["because"] == [script.LAUNCHES] and "nothing that is measured" in row["why"]
+    summary = script.summed([{**row, **times(1.3, 1.2)}, {"shape": "1x1x1", "error": "gone"}])
     assert summary["unexplained"] == 1 and summary["failed"] == {"1x1x1": "gone"}
+    assert summary["because"][script.LAUNCHES] == 1 and summary["geomean_plain"] == pytest.approx(1.2)
 
 
 def run(folder: Path, *more: str, **ncu: bool) -> subprocess.CompletedProcess[str]:
@@ -150,14 +155,16 @@ def test_the_script_selects_profiles_explains_and_resumes(tmp_path: Path) -> Non
     for row in found["rows"]:
         assert row["modelled"] and row["back_to_back"] > 0 and row["algorithm"]["blob"]
         assert row["ours"]["kernel_count"] in (1, 2) and row["lt"]["kernels"] == ["lt_kernel"]
+        assert row["overlap"] == pytest.approx(row["back_to_back"] / row["plain"])
+        assert row["ours"]["nodes"] == row["lt"]["nodes"] == 1
         assert row["bound"] == "tensor cores" and row["lt_bound"] == "idle multiprocessors"
-        assert "busier multiprocessors" in row["because"] or row["faster_alone"] != "ours"
+        assert "busier multiprocessors" in row["because"] or row["faster_plain"] != "ours"
         assert "waves" not in row["ours"], "a metric that the GPU lacks is left out"
     again = tmp_path / "again"
     lines = (tmp_path / "hgemm-profiles-dry.rows.jsonl").read_text().splitlines()
     (tmp_path / "two.jsonl").write_text("\n".join(lines[:2]))
     done = run(again, "--resume", str(tmp_path / "two.jsonl"))
-    assert done.returncode == 0 and done.stdout.count("Kernels alone") == 1, done.stdout + done.stderr
+    assert done.returncode == 0 and done.stdout.count("Back to back") == 1, done.stdout + done.stderr
     found = json.loads((again / "hgemm-profiles-dry.json").read_text())
     assert [row["shape"] for row in found["rows"]] == [
         str(shape) for shape in stratified(cuda_l2_grid(), 3, 0)
@@ -167,7 +174,7 @@ def test_the_script_selects_profiles_explains_and_resumes(tmp_path: Path) -> Non
 def test_a_product_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(tmp_path).returncode == 0  # makes the stand-in for ncu, too
     rows = json.loads((tmp_path / "hgemm-profiles-dry.json").read_text())["rows"]
-    keys = ("shape", "config", "algorithm", "back_to_back")
+    keys = ("shape", "config", "algorithm", "back_to_back", "plain", "overlap")
     first, second, third = ({key: row[key] for key in keys} for row in rows)
     bad = {**second, "algorithm": {**second["algorithm"], "blob": "00"}}
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
