@@ -17,7 +17,8 @@ that passes a kernel that writes nothing has to be found; else the mutant is jud
 
 Outcomes: ``passed``; ``wrong`` (outputs differ); ``stray`` (outputs equal, but inputs or guard bands were
 written); ``crashed``; ``hung``; ``unsound`` (both judgements spoilt). Each is a line of
-blind-mutants.rows.jsonl in --out at once. --resume takes over lines of the same mutants and validator.
+blind-mutants.rows.jsonl in --out at once. --resume takes over lines of the same mutants and validator. The
+second model judges all mutants as well (`blind.second`): where it finds one equal, the refusal is caution.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ import argparse
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from common import read_lines, validator_digest, write
 from mutants import blind
 from mutants.blind import BlindMutant
+from mutants.fates import counted, grouped, passes, shown, summed
 from mutants.pool import Event, Job, Pool, Say
 
 from sassafras.core import Candidate, Case, DeviceError, Kernel, Verdict, Workload
@@ -51,15 +54,14 @@ KERNELS = (
     *("gemm_leakyrelu/512x512x2048", "attention_long/1x4x1024x64"),
     *("batched_gemm/4x512x512x2048", "feed_forward/512x512x2048"),
 )
-#: samples after which a mutant may have passed, and up to which each stage runs
-REPORTED, STAGES = (10, 1_000, 100_000), (1_000, 100_000)
+#: samples up to which each stage runs
+STAGES = (1_000, 100_000)
 #: seconds of one mutant's samples in a stage at most, and that a job may be silent
 _SAMPLING_S, _SILENT_S = 60.0, 240.0
 #: mutants of a kernel that follow each other, so that kernels take turns and workers seldom reopen
 _TURN = 40
 #: lost jobs (a GPU that cannot be opened) after which the run ends
 _LOST = 12
-OUTCOMES = ("passed", "wrong", "stray", "crashed", "hung", "unsound")
 
 
 # -- in worker processes of the pool ------------------------------------------------------------------------
@@ -173,7 +175,7 @@ def told(report: SampleReport) -> Row:
 
 
 class Subject:
-    """A kernel with its mutants, and what is known of them: lines by (number, stage)."""
+    """A kernel with its mutants, and what is known of them: lines by (number, stage), and `blind.second`."""
 
     def __init__(self, target: str, options: argparse.Namespace, share: int) -> None:
         self.target = target
@@ -183,6 +185,7 @@ class Subject:
         self.nothing = blind.empty(self.baseline)
         self.mutants = blind.draw(self.baseline, options.seed, share, options.approved)
         self.lines: dict[tuple[int, int], Row] = {}
+        self.second: dict[int, str] = {}
 
     def left(self, stage: int) -> list[BlindMutant]:
         """Mutants that this stage is still to run."""
@@ -223,62 +226,21 @@ class Subject:
         ran = [of for of in approved if of["outcome"]]
         return {
             "kernel": name, "case": case, **counted([fates[m.number] for m in refused]),
-            "by_move": grouped(refused, fates, "kind"), "by_rule": grouped(refused, fates, "rule"),
+            "by_move": grouped(refused, fates, lambda m: m.kind),
+            "by_rule": grouped(refused, fates, lambda m: m.rule),
+            "by_second": grouped(refused, fates, lambda m: self.second[m.number]),
             "approved": len(approved), "approved_ran": len(ran),
             "approved_failed": sum(of["outcome"] != "passed" for of in ran),
             "approved_samples": [of["samples"] for of in ran],
-            "unnoticed": [shown(m, fates[m.number]) for m in refused if passes(fates[m.number], STAGES[0])],
+            "unnoticed": [
+                shown(m, self.second[m.number], fates[m.number])
+                for m in refused if passes(fates[m.number], STAGES[0])
+            ],
             "failures": [
-                shown(m, fates[m.number])
+                shown(m, self.second[m.number], fates[m.number])
                 for m in self.mutants if not m.rule and fates[m.number]["outcome"] not in ("", "passed")
             ],
         }  # fmt: skip
-
-
-def passes(fate: Row, samples: int) -> bool:
-    """Whether a mutant passed so many samples."""
-    return bool(fate["outcome"]) and fate["samples"] >= samples
-
-
-def counted(fates: Sequence[Row]) -> Row:
-    """Refused mutants by outcome, and how many passed so many samples of those that were tested so far."""
-    outcomes = Counter(fate["outcome"] for fate in fates)
-    found: Row = {"refused": len(fates), **{name: outcomes[name] for name in OUTCOMES}}
-    for n in REPORTED:
-        ended = [f for f in fates if f["outcome"] and (f["outcome"] != "passed" or passes(f, n))]
-        found |= {f"tested_{n}": len(ended), f"passed_{n}": sum(passes(fate, n) for fate in fates)}
-    return found
-
-
-def grouped(refused: Sequence[BlindMutant], fates: dict[int, Row], by: str) -> Row:
-    """`counted` of each kind of move, or of each rule that was broken."""
-    names = Counter(getattr(m, by) for m in refused)
-    return {
-        name: counted([fates[m.number] for m in refused if getattr(m, by) == name])
-        for name, _ in names.most_common()
-    }
-
-
-def shown(mutant: BlindMutant, fate: Row) -> Row:
-    """A mutant as a reader sees it."""
-    pair = list(mutant.pair)
-    return {"number": mutant.number, "move": mutant.kind, "pair": pair, "why": mutant.why, **fate}
-
-
-def summed(rows: Sequence[Row]) -> Row:
-    """The summary."""
-    totals: Counter[str] = Counter()
-    moves: dict[str, Counter[str]] = {}
-    for row in rows:
-        totals.update({key: value for key, value in row.items() if isinstance(value, int)})
-        for move, of in row["by_move"].items():
-            moves.setdefault(move, Counter()).update(of)
-    samples = [count for row in rows for count in row["approved_samples"]]
-    return {
-        "kernels": len(rows), **totals, "approved_samples_least": min(samples, default=0),
-        "by_move": {move: dict(of) for move, of in moves.items()},
-        "complete": all(row[f"tested_{n}"] == row["refused"] for row in rows for n in REPORTED),
-    }  # fmt: skip
 
 
 def work(subjects: Sequence[Subject], options: argparse.Namespace) -> Iterator[Job]:
@@ -379,7 +341,11 @@ def main() -> int:
     drawn = sum(len(subject.mutants) for subject in subjects)
     print(f"{drawn} mutants drawn in {time.time() - began:.0f} s; {known} lines of the journal", flush=True)
     options.limit_s -= time.time() - began
-    ended = run(subjects, options, journal, settings)
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # while the GPU is at work
+        asked = [pool.submit(blind.second, subject.baseline, subject.mutants) for subject in subjects]
+        ended = run(subjects, options, journal, settings)
+        for subject, verdicts in zip(subjects, asked, strict=True):
+            subject.second = verdicts.result()
     rows = [subject.row() for subject in subjects]
     summary = summed(rows)
     where = {"gpu": "pretended"} if options.pretend else environment()

@@ -3,15 +3,18 @@
 SIP swaps a memory instruction with its neighbour, control codes and all, and lets tests on random inputs
 decide (github.com/hgl71964/cuasmrl at 5ffbc39, ``generate_neighbor``). Three of four draws here are such
 swaps (`ADJACENT`), of which a kernel has few; the others exchange any two memory instructions of a basic
-block (`ANY`), as many such swaps would. Branches and padding stay in place; barriers are swapped with.
+block (`ANY`), as many such swaps would. Branches and padding stay in place; barriers are swapped with. What
+never executes (``@!PT``) is left alone: moving it would change nothing.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from second_model import SecondModel, Unread
 
 from sassafras.core import Kernel
 from sassafras.sass import Emitter, Fence, Function, Memory, Program, Queue
@@ -50,12 +53,15 @@ class Swaps(Editor):
 
     def __init__(self, function: Function, seed: int) -> None:
         super().__init__(function, seed)
+        self._fixed = [
+            fixed or i.guard == "!PT" for fixed, i in zip(self._fixed, function.instructions, strict=True)
+        ]
         self._block_of = {at: block for block in self._blocks for at in range(*block)}
         self.memory = [
             at
             for at, i in enumerate(function.instructions)
             if at in self._block_of and i.op.queue in (Queue.LSU, Queue.MIO)
-            if i.op.memory is not Memory.NONE and i.op.fence is Fence.NONE
+            if i.op.memory is not Memory.NONE and i.op.fence is Fence.NONE and i.guard != "!PT"
         ]
 
     def pair(self, number: int) -> tuple[str, int, int] | None:
@@ -113,6 +119,15 @@ def draw(kernel: Kernel, seed: int, refused: int, approved: int) -> list[BlindMu
         rule = why.kind if why else ""
         found.append(BlindMutant(number, kind, pair, rule, str(why) if why else "", cubin))
     return found
+
+
+def second(kernel: Kernel, mutants: Sequence[BlindMutant]) -> dict[int, str]:
+    """The second model's verdicts by number: ``equal``, ``different``, or ``unread`` for all."""
+    try:
+        model = SecondModel(kernel.cubin, kernel.name)
+    except Unread:
+        return dict.fromkeys((m.number for m in mutants), "unread")
+    return {m.number: model.judge(m.cubin).verdict for m in mutants}
 
 
 def empty(kernel: Kernel) -> bytes:

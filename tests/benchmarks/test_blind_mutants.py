@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sassafras import Kernel
@@ -46,10 +47,11 @@ def test_mutants_are_exchanges_in_a_block_of_which_the_validator_names_the_rule(
         first, second = (at_offset[shown] for shown in mutant.pair)
         assert block_of[first.index] == block_of[second.index] and first.index < second.index
         assert mutant.kind == blind.ANY or second.index == first.index + 1
-        assert not {first.base, second.base} & BRANCHES
-        words = Program.parse(mutant.cubin).function().words
-        moved = [n for n in range(len(words)) if (words[n] != function.words[n]).any()]
-        assert moved == [first.index, second.index], "control codes move with their instructions"
+        assert not {first.base, second.base} & BRANCHES and "!PT" not in (first.guard, second.guard)
+        code = np.frombuffer(mutant.cubin, "<u8", 2 * len(function), function.text_offset).reshape(-1, 2)
+        words = function.words.copy()
+        words[[first.index, second.index]] = words[[second.index, first.index]]
+        assert (code == words).all(), "control codes move with their instructions"
         report = validator.check(mutant.cubin)
         assert report.ok == (not mutant.rule)
         assert report.ok or (str(report.violations[0]) == mutant.why and mutant.rule in mutant.why)
@@ -103,6 +105,7 @@ def test_each_mutant_gets_its_own_outcome_whatever_the_one_before_did(pretended:
 def subject(mutants: list[blind.BlindMutant], lines: dict[tuple[int, int], dict[str, Any]]) -> Any:
     made = script.Subject.__new__(script.Subject)
     made.target, made.mutants, made.lines = SOFTMAX, mutants, lines
+    made.second = {m.number: "equal" if n % 2 else "different" for n, m in enumerate(mutants)}
     return made
 
 
@@ -137,7 +140,9 @@ def test_a_row_counts_what_passed_so_many_samples(kernel: Kernel) -> None:
     assert (row["approved"], row["approved_ran"], row["approved_failed"]) == (1, 1, 0)
     assert [m["number"] for m in row["unnoticed"]] == [numbers[2], numbers[3], numbers[6]]
     assert row["unnoticed"][0]["samples"] == 1424 and len(row["unnoticed"][0]["pair"]) == 2
+    assert [m["second_model"] for m in row["unnoticed"]] == ["different", "equal", "different"]
     summary = script.summed([row, row])
+    assert summary["by_second"]["different"]["passed_1000"] == 4
     assert summary["refused"] == 16 and summary["passed_1000"] == 6 and not summary["complete"]
     assert summary["approved_samples_least"] == 1024
     waiting = [m.number for m in made.left(0)], [m.number for m in made.left(1)]
@@ -173,6 +178,10 @@ def test_the_script_asks_for_its_door_runs_resumes_and_writes(pretended: Path) -
     assert summary["refused"] == 12 and summary["complete"] and found["environment"]["gpu"] == "pretended"
     assert (row["passed"], row["wrong"], row["crashed"]) == (of["passes"], of[2000] + of[4], of["crashes"])
     assert row["passed_1000"] == of["passes"] + of[2000] and row["passed_100000"] == of["passes"]
+    verdicts = blind.second(baseline, drawn)
+    assert all(verdicts[m.number] == "equal" for m in drawn if not m.rule)
+    different = sum(verdicts[m.number] == "different" for m in drawn if m.rule)
+    assert row["by_second"]["different"]["refused"] == different > 0
     assert row["approved_failed"] == 0 and row["approved_samples"] == [100_000] * row["approved_ran"]
     journal = pretended / "blind-mutants-pretended.rows.jsonl"
     lines = journal.read_text().splitlines()
