@@ -92,7 +92,7 @@ def test_sample_report_prints_count_bound_and_scope_together() -> None:
     assert report.verdict is Verdict.CORRECT
     bad = sample_report({**answer, "mismatches": 2, "first": 17, "where": "y, near element 4"}, "c", 16)
     assert bad.verdict is Verdict.WRONG_RESULT
-    assert "sample 17" in bad.detail
+    assert "sample 17" in bad.detail and bad.first == 17 and report.first is None
     assert bad.failure_bound > 2 / 3_000_000
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.core import Case, Kernel, Workload
-from sassafras.evaluate.gpu.profile import parse, profile
+from sassafras.core import Case, DeviceError, Kernel, Workload
+from sassafras.evaluate.gpu.profile import last, parse, profile
 
 HEAD = (
     '"ID","Process ID","Kernel Name","gpu__time_duration.sum","dram__bytes_read.sum",'
@@ -28,18 +28,20 @@ def report(*kernels: str) -> str:
 
 
 def test_the_last_launch_of_each_kernel_is_kept() -> None:
-    first, second = parse(report("one", "one", "two", "two"), ["one", "two"])
+    first, second = last(parse(report("one", "one", "two", "two")), ["one", "two"])
     assert first["duration_ns"] == 2000 and second["duration_ns"] == 4000
     assert first["dram_read_bytes"] == 1024 and first["registers"] == 40
     assert first["stalls"] == {"long_scoreboard": 3.25, "gmma": 2.0, "wait": 1.5}
-    assert "dram_percent" not in first, "what was not measured is left out"
+    assert not {"dram_percent", "kernel"} & set(first), "what was not measured is left out"
 
 
 def test_what_is_missing_is_said() -> None:
-    one, two = parse(report("one", "one"), ["one", "two"])
+    rows = parse(report("one", "one"))
+    assert [row["kernel"] for row in rows] == ["one", "one"]
+    one, two = last(rows, ["one", "two"])
     assert one["registers"] == 40 and two == {"unavailable": "ncu saw no launch of this kernel"}
-    (none,) = parse("==ERROR== ERR_NVGPUCTRPERM - no permission\n", ["one"])
-    assert none["unavailable"].startswith("ncu: ==ERROR== ERR_NVGPUCTRPERM")
+    with pytest.raises(DeviceError, match="ERR_NVGPUCTRPERM"):
+        parse("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
 
 
 @pytest.mark.skipif(Path("/usr/local/cuda/bin/ncu").exists(), reason="ncu is found in any case")

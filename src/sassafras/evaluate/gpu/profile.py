@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import Case, Kernel, Workload
+from sassafras.core import Case, DeviceError, Kernel, Workload
 
 from .protocol import kernel_facts
-from .sanitizer import program, run_under
+from .sanitizer import TARGET, program, run_under
 
 #: metric of ours -> ncu's names, the first that this GPU has
 METRICS: dict[str, tuple[str, ...]] = {
@@ -27,10 +27,14 @@ METRICS: dict[str, tuple[str, ...]] = {
     "dram_write_bytes": ("dram__bytes_write.sum",),
     "dram_percent": ("dram__throughput.avg.pct_of_peak_sustained_elapsed",),
     "l2_hit_percent": ("lts__t_sector_hit_rate.pct",),
+    "l2_bytes": ("lts__t_bytes.sum",),
+    "l2_percent": ("lts__throughput.avg.pct_of_peak_sustained_elapsed",),
     "tensor_percent": (
         "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
         "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
     ),
+    "sms_busy_percent": ("sm__cycles_active.avg.pct_of_peak_sustained_elapsed",),
+    "waves": ("launch__waves_per_multiprocessor",),
     "occupancy_percent": ("sm__warps_active.avg.pct_of_peak_sustained_active",),
     "registers": ("launch__registers_per_thread",),
     "shared_bytes": ("launch__shared_mem_per_block",),
@@ -61,56 +65,75 @@ def profile(
     Returns: a kernel's `METRICS` (nanoseconds, bytes, percent, counts) and ``stalls``: the largest reasons
         with their warps an issue.
     """
-    path = program("ncu")
-    if path is None:
-        return [{"unavailable": "ncu is not installed"} for _ in kernels]
-    names = [name for alternatives in METRICS.values() for name in alternatives]
-    names += [_STALL.format(reason) for reason in STALLS]
     with tempfile.TemporaryDirectory(prefix="sassafras-ncu-") as folder:
-        pairs = []
+        target = [*TARGET, str(workload.source), case.name, str(_LAUNCHES)]
         for index, kernel in enumerate(kernels):
             facts, cubin = Path(folder, f"{index}.json"), Path(folder, f"{index}.cubin")
             facts.write_text(json.dumps(kernel_facts(kernel)))
             cubin.write_bytes(kernel.cubin)
-            pairs += [str(facts), str(cubin)]
+            target += [str(facts), str(cubin)]
         wanted = "|".join(sorted({re.escape(kernel.name) for kernel in kernels}))
-        target = [str(workload.source), case.name, str(_LAUNCHES), *pairs]
-        for _ in range(3):  # a metric that this GPU lacks is left out the next time
-            command = [
-                *(path, "--csv", "--page", "raw", "--print-units", "base", "--target-processes", "all"),
-                *("--clock-control", "none", "--cache-control", "none"),
-                *("--kernel-name-base", "mangled", "--kernel-name", f"regex:^({wanted})$"),
-                *("--metrics", ",".join(names)),
-            ]
-            try:
-                done = run_under(command, target, seconds)
-            except (OSError, subprocess.TimeoutExpired) as error:
-                return [{"unavailable": f"ncu: {error}"[:200]} for _ in kernels]
-            said = done.stdout + "\n" + done.stderr
-            lacking = [name for name in names if re.search(rf"find metric.*{re.escape(name)}", said)]
-            if not lacking:
-                break
-            names = [name for name in names if name not in lacking]
-    return parse(said, [kernel.name for kernel in kernels])
+        try:
+            rows = launches(target, "--kernel-name", f"regex:^({wanted})$", seconds=seconds)
+        except DeviceError as error:
+            return [{"unavailable": str(error)} for _ in kernels]
+    return last(rows, [kernel.name for kernel in kernels])
 
 
-def parse(text: str, kernels: Sequence[str]) -> list[dict[str, Any]]:
-    """Read ncu's CSV (``--page raw``): `_LAUNCHES` rows a kernel, in order; the last of each is kept."""
+def last(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> list[dict[str, Any]]:
+    """The last of each kernel's `_LAUNCHES` rows, which are in order."""
+    found = rows[_LAUNCHES - 1 :: _LAUNCHES]
+    found = [*found, *[{"kernel": ""}] * (len(kernels) - len(found))]
+    return [
+        {key: value for key, value in row.items() if key != "kernel"}
+        if name in row["kernel"]
+        else {"unavailable": "ncu saw no launch of this kernel"}
+        for name, row in zip(kernels, found, strict=False)
+    ]
+
+
+def launches(target: Sequence[str], *which: str, seconds: float = 120.0) -> list[dict[str, Any]]:
+    """`METRICS`, ``stalls`` and ``kernel`` (its mangled name) of each launch that ncu sees, in order.
+
+    Args:
+        target: the program that launches, arguments of Python.
+        which: options of ncu that choose among its launches.
+        seconds: limit.
+
+    Raises:
+        DeviceError: ncu is not installed, does not end, or wrote no profile.
+    """
+    if (path := program("ncu")) is None:
+        raise DeviceError("ncu is not installed")
+    names = [name for alternatives in METRICS.values() for name in alternatives]
+    names += [_STALL.format(reason) for reason in STALLS]
+    for _ in range(3):  # a metric that this GPU lacks is left out the next time
+        command = [
+            *(path, "--csv", "--page", "raw", "--print-units", "base", "--target-processes", "all"),
+            *("--clock-control", "none", "--cache-control", "none", "--kernel-name-base", "mangled"),
+            *(*which, "--metrics", ",".join(names)),
+        ]
+        try:
+            done = run_under(command, target, seconds)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise DeviceError(f"ncu: {error}"[:200]) from error
+        said = done.stdout + "\n" + done.stderr
+        lacking = [name for name in names if re.search(rf"find metric.*{re.escape(name)}", said)]
+        if not lacking:
+            break
+        names = [name for name in names if name not in lacking]
+    return parse(said)
+
+
+def parse(text: str) -> list[dict[str, Any]]:
+    """Read ncu's CSV (``--page raw``), a row a launch. Raises DeviceError: there is none."""
     lines = text.splitlines()
     start = next((index for index, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
         words = [line.strip() for line in lines if line.startswith("==ERROR==")] or ["no profile was written"]
-        return [{"unavailable": f"ncu: {words[0][:200]}"} for _ in kernels]
+        raise DeviceError(f"ncu: {words[0][:200]}")
     table = [line for line in lines[start:] if line.startswith('"')]
-    rows = [row for row in csv.DictReader(table) if (row.get("ID") or "").isdecimal()]
-    found = []
-    for index, name in enumerate(kernels):
-        at = (index + 1) * _LAUNCHES - 1
-        if at >= len(rows) or name not in (rows[at].get("Kernel Name") or ""):
-            found.append({"unavailable": "ncu saw no launch of this kernel"})
-            continue
-        found.append(_one(rows[at]))
-    return found
+    return [_one(row) for row in csv.DictReader(table) if (row.get("ID") or "").isdecimal()]
 
 
 def _one(row: dict[str, str]) -> dict[str, Any]:
@@ -120,7 +143,8 @@ def _one(row: dict[str, str]) -> dict[str, Any]:
         kept |= {ours: values[0]} if values else {}
     stalls = {reason: value for reason in STALLS if (value := _number(row.get(_STALL.format(reason))))}
     top = sorted(stalls, key=lambda reason: -stalls[reason])[:_TOP]
-    return {**kept, "stalls": {reason: round(stalls[reason], 2) for reason in top}}
+    kept["stalls"] = {reason: round(stalls[reason], 2) for reason in top}
+    return {**kept, "kernel": row.get("Kernel Name") or ""}
 
 
 def _number(text: str | None) -> float | None:

@@ -37,6 +37,7 @@ class SampleReport:
         bound_per_second: samples a second if only candidate and baseline launches took time.
         verdict: `correct`, `wrong_result`, `crashed` or `timed_out`.
         detail: the first differing sample and where, or the error.
+        first: the first sample that differed, None where none did.
     """
 
     samples: int
@@ -47,6 +48,7 @@ class SampleReport:
     bound_per_second: float | None
     verdict: Verdict
     detail: str = ""
+    first: int | None = None
 
     @property
     def per_second(self) -> float:
@@ -165,6 +167,7 @@ def sample_report(answer: Mapping[str, Any], case: str, special_every: int) -> S
         bound_per_second=1e6 / float(answer["pair_us"]),
         verdict=Verdict.WRONG_RESULT if mismatches or spoilt else Verdict.CORRECT,
         detail=detail or spoilt,
+        first=answer.get("first"),
     )
 
 

@@ -33,6 +33,8 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 OPTIONS = {"memcheck": ("--report-api-errors=no",)}
 #: how `single` begins the line that tells of a launch that failed; a finding, whatever the tool says
 LAUNCH_FAILED = "the kernel's launch failed: "
+#: arguments of Python that run `sanitizer_target`
+TARGET = ("-m", "sassafras.evaluate.gpu.sanitizer_target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +68,18 @@ def program(name: str = "compute-sanitizer") -> str | None:
 
 
 def run_under(tool: Sequence[str], target: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run `sanitizer_target` under a tool of the CUDA toolkit.
+    """Run a Python program under a tool of the CUDA toolkit.
 
     Args:
         tool: its command with options.
-        target: arguments of `sanitizer_target`.
+        target: arguments of Python.
         seconds: limit.
 
     Raises:
         OSError, subprocess.TimeoutExpired: it does not start, or not end.
     """
     return subprocess.run(
-        [*tool, sys.executable, "-P", "-m", "sassafras.evaluate.gpu.sanitizer_target", *target],
+        [*tool, sys.executable, "-P", *target],
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -114,7 +116,7 @@ def sanitize(
                 "--error-exitcode=0",
                 "--print-limit=20",
             ]
-            target = [str(workload.source), case.name, "2", str(facts), str(cubin)]
+            target = [*TARGET, str(workload.source), case.name, "2", str(facts), str(cubin)]
             try:
                 done = run_under(command, target, seconds)
             except subprocess.TimeoutExpired:
