@@ -117,7 +117,7 @@ class GpuWorker:
             self._samplers[key].pair_us = pair_us
         sampler = self._samplers[key]
         answer = sampler.slice(message["slice_s"], message.get("most"))
-        return {**answer, "pair_us": sampler.pair_us, "fixed": sampler.fixed}
+        return {**answer, "pair_us": sampler.pair_us, "fixed": sampler.fixed, "kept": sampler.kept}
 
 
 def _no_gpu_reason() -> None:
