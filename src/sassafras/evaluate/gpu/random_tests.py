@@ -272,28 +272,28 @@ class Sampler:
         self.gpu.unload(self.function)
 
 
-def little_changed(scene: CaseOnGpu) -> list[str]:
-    """Names of the in/out buffers of which a baseline launch changes less than `LITTLE` of the words."""
+def little_changed(scene: CaseOnGpu) -> dict[str, float]:
+    """The in/out buffers of which a baseline launch changes less than `LITTLE` of the words: which share."""
     import torch
 
-    image, names = scene.images[0], []
+    image, little = scene.images[0], dict[str, float]()
     for segment in scene.layout.segments:
         if segment.buffer.role == "inout":
             begin, end = segment.offset, segment.offset + segment.buffer.nbytes // 16 * 16
             before, after = (arena[begin:end].view(torch.int64) for arena in (image.pristine, image.expected))
-            changed = (before != after).view(-1, 2).any(1).float().mean() if end > begin else 1.0
-            names += [segment.name] if float(changed) < LITTLE else []
-    return names
+            changed = float((before != after).view(-1, 2).any(1).float().mean()) if end > begin else 1.0
+            little |= {segment.name: changed} if changed < LITTLE else {}
+    return little
 
 
-def launch_pair_us(bench: KernelJudge, kernel: Kernel) -> float:
-    """GPU microseconds of one candidate launch plus one baseline launch: the bound on samples a second."""
+def launch_pair_us(bench: KernelJudge, kernel: Kernel) -> tuple[float, float]:
+    """GPU microseconds of a candidate launch and of a baseline launch: their sum bounds samples a second."""
     function = bench.gpu.load_kernel(kernel)
     plan = bench.headline.plan(kernel, function)
     graph = bench.headline.graph(plan, function, bench.launches)
     try:
         times = bench.stopwatch.blocks([bench.graph, graph], [0, 1] * 5)
-        return (min(times[0::2]) + min(times[1::2])) / bench.launches
+        return min(times[1::2]) / bench.launches, min(times[0::2]) / bench.launches
     finally:
         bench.gpu.discard(graph)
         bench.gpu.unload(function)
