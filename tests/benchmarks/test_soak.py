@@ -35,7 +35,7 @@ def test_killing_workers_and_the_search_loses_nothing(
 def test_every_fault_has_its_share() -> None:
     faults = [soak_worker.fault_of(str(n).encode()) for n in range(50_000)]
     for fault, share in soak_worker.SHARES.items():
-        assert faults.count(fault) / 50_000 == pytest.approx(share / 1000, rel=0.3)
+        assert faults.count(fault) / 50_000 == pytest.approx(share / 1000, rel=0.4)
 
 
 def test_what_differs_from_the_search_without_kills_is_told() -> None:

@@ -26,6 +26,7 @@ SHIM = r"""
 #define __shared__ static
 #define __constant__ static const
 static void __syncthreads() {}
+static unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 static void wait_for_launch() {}
 static unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
     return (unsigned)(((unsigned long long)high << 32 | low) >> by);

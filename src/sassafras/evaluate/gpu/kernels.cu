@@ -274,9 +274,15 @@ sassafras_step(Word* first, Word* second, const Job* jobs, u32 count, u64 words,
         if ((what & job.what & 1) && !(what & job.what & 2)) {
             // from the last on, which the launch has written last
             const Word *const a = first + job.end - 1, *const b = second + job.end - 1;
-#pragma unroll 4
-            for (u32 i = begin; i < size; i += stride)
-                if (!same(*(a - i), *(b - i))) difference = ~((job.end - 1 - i) * 16);
+            for (u32 i = begin; i < size; i += 4 * stride) {
+                // four at a time also at the end, where the first word of all is compared more than once: a rest of
+                // single words would wait for the memory as often
+#pragma unroll
+                for (u32 k = 0; k < 4; ++k) {
+                    const u32 at = min(i + k * stride, size - 1);
+                    if (!same(*(a - at), *(b - at))) difference = ~((job.end - 1 - at) * 16);
+                }
+            }
         }
         if (!(what & job.what & 10)) continue;
         u64* const modified = totals + 3;
