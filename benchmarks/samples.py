@@ -132,12 +132,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="of sampling a kernel")
     parser.add_argument("--only", nargs="+", choices=suite.names(), default=list(suite.names()))
     parser.add_argument("--counters", action="store_true", help="ask ncu")
-    parser.add_argument("--launch", help=argparse.SUPPRESS)  # of `counted`: a graph of samples
+    parser.add_argument("--launch", help=argparse.SUPPRESS)  # what `counted` runs
     journal_options(parser)
     given = parser.parse_args(arguments)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
     if given.launch:
-        opened(given.launch)[1].slice(0.0)
+        judge, sampler, _ = opened(given.launch)
+        sampler.enqueue()  # ncu sees each launch of a stream
+        judge.gpu.sync()
         return 0
     usable, reason = available()
     if not usable and not given.dry_run:

@@ -195,9 +195,10 @@ class Sampler:
         self.samples_a_graph = int(min(256, max(4, 4000 // (2 * bench.launch_us + 4))))
         self.taken = 0
         self.pair_us: float | None = None
-        self.graph = self.gpu.capture(self._enqueue)
+        self.graph = self.gpu.capture(self.enqueue)
 
-    def _enqueue(self) -> None:
+    def enqueue(self) -> None:
+        """Enqueue what a graph holds: `samples_a_graph` samples."""
         scene = self.bench.headline
         live, other = int(scene.live.data_ptr()), int(self._other.data_ptr())
         pristine = int(scene.images[0].pristine.data_ptr())
