@@ -236,13 +236,14 @@ def test_an_in_out_buffer_of_which_little_is_written_is_restored_and_drawn_anew_
 
 def test_warps_that_begin_at_either_end_make_the_same_inputs(step: Any) -> None:
     one, many = Arenas(step, kept=("cache",)), Arenas(step, kept=("cache",))
-    one.run(7, FILL, 16)
-    one.run(7, STEP, 16)
+    does = ((0, 7), (FILL, 7), (STEP, 7), (STEP, 8))  # 0: what the block shares
+    for what, sample in does:
+        one.run(sample, what, 16)
     try:
-        for what in (0, FILL, STEP):  # 0: what the block shares
+        for what, sample in does:
             for thread in range(96):
                 step.stand_in_for(thread, 96)
-                many.run(7, what, 16)
+                many.run(sample, what, 16)
     finally:
         step.stand_in_for(0, 1)
     assert (one.first == many.first).all() and (one.second == many.second).all()

@@ -263,8 +263,9 @@ sassafras_step(Word* first, Word* second, const Job* jobs, u32 count, u64 words,
     const Step step{next, what, phase, special_every && phase + 1 == special_every, special_every == 2 * PARTS + 2};
     u64 difference = 0;
     const u32 stride = gridDim.x * blockDim.x, thread = blockIdx.x * blockDim.x + threadIdx.x;
-    // half of the warps begin with the last job: comparing takes memory's time, filling that of arithmetic
-    const bool backwards = threadIdx.x / 32 & 1;
+    // half of the warps begin with the last job: comparing takes memory's time, filling that of arithmetic. The other
+    // half in the next step, so that what was read last is read first
+    const bool backwards = (threadIdx.x / 32 ^ (u32)next) & 1;
     for (u32 k = 0; k < count; ++k) {
         const u32 j = backwards ? count - 1 - k : k;
         const Job job = j < MOST ? table[j] : jobs[j];
