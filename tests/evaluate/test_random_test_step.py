@@ -186,6 +186,18 @@ def test_a_single_differing_bit_of_an_output_is_counted_once_with_its_place(step
     assert LAYOUT.where(~int(arenas.numbers[4]) & (1 << 64) - 1)[1].startswith("y")
 
 
+def test_every_word_of_an_output_is_compared(step: Any) -> None:
+    arenas = Arenas(step)
+    for count, element in enumerate(range(0, 1001, 4)):  # 251 words
+        arenas.values("y", arenas.second).view("u4")[element] ^= 1
+        arenas.run(count, COMPARE)
+        assert arenas.numbers[2] == count + 1
+        assert LAYOUT.where(~int(arenas.numbers[4]) & (1 << 64) - 1)[1].startswith("y"), element
+        arenas.values("y", arenas.second).view("u4")[element] ^= 1
+        arenas.run(count + 1000, COMPARE)
+        assert arenas.numbers[2] == count + 1
+
+
 def test_a_modified_input_is_found_by_verifying(step: Any) -> None:
     arenas = Arenas(step)
     arenas.run(3, FILL)
