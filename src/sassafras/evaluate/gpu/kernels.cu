@@ -213,14 +213,33 @@ struct Step {
     bool special, keeps;
 };
 
+// Fill whole words i, i + stride, ... of an input, from the last on, without special values: what takes the time. DTYPE:
+// the job's, where a constant saves instructions.
+template <u32 WIDTH, bool REAL, u32 DTYPE, bool UNIFORM>
+__device__ void fill(Word* first, const Job& job, const Stream& stream, u32 i, u32 stride) {
+    Job its = job;
+    if (DTYPE) its.dtype = DTYPE;
+    const u32 size = (u32)(job.end - job.begin), last = (u32)job.from + size - 1;
+    Word* const end = first + job.end - 1;
+    for (; i < size; i += stride) *(end - i) = random_word<WIDTH, REAL, UNIFORM>(its, stream.word(last - i));
+}
+
 // Fill (or verify) a job's words i, i + stride, ..., and compare those of a buffer that is both input and output, from
 // the last on: `job.from + at` is a word's number, in the whole of a sample.
-template <u32 WIDTH, bool REAL>
+template <u32 WIDTH, bool REAL, u32 DTYPE = 0>
 __device__ void renew(Word* first, Word* second, const Job& job, const Step& step, u32 i, u32 stride, u64* modified,
-                      u64* difference) {
+                      u32* difference) {
     const Stream stream(step.next);
     const u32 size = (u32)(job.end - job.begin);
     const bool both = job.what & 4, kept = (job.what & 16) && step.keeps;
+    if (!both && (step.what & 2) && !step.special) {
+        const bool part = i == 0 && job.tail < 16;  // the last word, of which a part is not the buffer's
+        const u32 whole = part ? stride : i;
+        if (job.fill == 2) fill<WIDTH, REAL, DTYPE, true>(first, job, stream, whole, stride);
+        else fill<WIDTH, REAL, DTYPE, false>(first, job, stream, whole, stride);
+        if (!part) return;
+        stride = size;
+    }
     // forth and back: what one step read last is in the L2 for the next
     const bool up = both && (step.next & 1);
     for (; i < size; i += stride) {
@@ -235,7 +254,7 @@ __device__ void renew(Word* first, Word* second, const Job& job, const Step& ste
             if (!same(first[word], made)) atomicAdd(modified, 1ull);
         } else if (both) {
             const Word a = first[word], b = second[word];
-            if ((step.what & 1) && !same(a, b)) *difference = ~(word * 16);
+            if ((step.what & 1) && !same(a, b)) *difference = ~(u32)word;
             if (!kept || !same(a, made)) first[word] = made;
             if (!kept || !same(b, made)) second[word] = made;
         } else {
@@ -261,7 +280,7 @@ sassafras_step(Word* first, Word* second, const Job* jobs, u32 count, u64 words,
     const u64 next = (what & 1) && (what & 2) ? taken + 1 : taken;
     const u32 phase = special_every ? (u32)(next % special_every) : 0;
     const Step step{next, what, phase, special_every && phase + 1 == special_every, special_every == 2 * PARTS + 2};
-    u64 difference = 0;
+    u32 difference = 0;  // ~number of some differing word
     const u32 stride = gridDim.x * blockDim.x, thread = blockIdx.x * blockDim.x + threadIdx.x;
     // half of the warps begin with the last job: comparing takes memory's time, filling that of arithmetic. The other
     // half in the next step, so that what was read last is read first
@@ -281,7 +300,7 @@ sassafras_step(Word* first, Word* second, const Job* jobs, u32 count, u64 words,
 #pragma unroll
                 for (u32 k = 0; k < 4; ++k) {
                     const u32 at = min(i + k * stride, size - 1);
-                    if (!same(*(a - at), *(b - at))) difference = ~((job.end - 1 - at) * 16);
+                    if (!same(*(a - at), *(b - at))) difference = ~(u32)(job.end - 1 - at);
                 }
             }
         }
@@ -290,7 +309,8 @@ sassafras_step(Word* first, Word* second, const Job* jobs, u32 count, u64 words,
         switch (job.dtype) {
             case 0: renew<8, true>(first, second, job, step, begin, stride, modified, &difference); break;
             case 1: renew<4, true>(first, second, job, step, begin, stride, modified, &difference); break;
-            case 2: case 3: renew<2, true>(first, second, job, step, begin, stride, modified, &difference); break;
+            case 2: renew<2, true, 2>(first, second, job, step, begin, stride, modified, &difference); break;
+            case 3: renew<2, true, 3>(first, second, job, step, begin, stride, modified, &difference); break;
             case 4: case 5: renew<1, true>(first, second, job, step, begin, stride, modified, &difference); break;
             case 16: renew<8, false>(first, second, job, step, begin, stride, modified, &difference); break;
             case 17: renew<4, false>(first, second, job, step, begin, stride, modified, &difference); break;
@@ -301,7 +321,7 @@ sassafras_step(Word* first, Word* second, const Job* jobs, u32 count, u64 words,
     if (difference && atomicExch(seen, taken + 1) != taken + 1) {
         atomicAdd(totals, 1ull);
         atomicMax(totals + 1, ~taken);
-        atomicMax(totals + 2, difference);
+        atomicMax(totals + 2, ~((u64)~difference * 16));
     }
 }
 
