@@ -80,6 +80,12 @@ def test_a_cell_waits_for_its_result_file_and_for_nothing_else() -> None:
         figures.filled("{schedule-suite[summary][nosuch]}")
 
 
+def test_a_table_waits_for_its_result_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "validator.json").write_text((RESULTS / "validator.json").read_text("utf-8"))
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    assert re.findall("^## .*", figures.page(), re.MULTILINE) == ["## Validator"]
+
+
 def test_keys_with_dots_are_found() -> None:
     data = {"a": {"margin 1.03": [{"x": 7}]}}
     assert figures.walk(data, "a.margin 1.03.0.x") == 7

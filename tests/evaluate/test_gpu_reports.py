@@ -90,6 +90,8 @@ def test_sample_report_prints_count_bound_and_scope_together() -> None:
     assert "512x4096" in report.scope
     assert "table (custom fill)" in report.scope
     assert report.verdict is Verdict.CORRECT
+    partly = sample_report({**answer, "kept": ["cache"]}, "c", 16)
+    assert "table (custom fill) stayed the same in all samples; cache: a seventh new" in partly.scope
     bad = sample_report({**answer, "mismatches": 2, "first": 17, "where": "y, near element 4"}, "c", 16)
     assert bad.verdict is Verdict.WRONG_RESULT
     assert "sample 17" in bad.detail and bad.first == 17 and report.first is None

@@ -23,6 +23,20 @@ SHIM = r"""
 #define __device__
 #define __global__
 #define __launch_bounds__(...)
+#define __shared__ static
+#define __constant__ static const
+static void __syncthreads() {}
+static unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+static void wait_for_launch() {}
+static unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+    return (unsigned)(((unsigned long long)high << 32 | low) >> by);
+}
+static unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
+    const unsigned long long all = (unsigned long long)high << 32 | low;
+    unsigned r = 0;
+    for (int k = 0; k < 4; ++k) r |= (unsigned)(all >> 8 * (which >> 4 * k & 7) & 255) << 8 * k;
+    return r;
+}
 struct Dim { unsigned x; };
 static Dim threadIdx{0}, blockIdx{0}, blockDim{1}, gridDim{1};
 static unsigned __float_as_uint(float v) { unsigned b; memcpy(&b, &v, 4); return b; }
@@ -41,6 +55,7 @@ static unsigned half(float v) {  // rounds towards zero, which is enough here
 static unsigned packed(unsigned, float low, float high) { return half(low) | half(high) << 16; }
 template <class T> T atomicAdd(T* p, T v) { T old = *p; *p += v; return old; }
 template <class T> T atomicMax(T* p, T v) { T old = *p; if (v > old) *p = v; return old; }
+extern "C" void stand_in_for(unsigned thread, unsigned of) { threadIdx.x = thread; blockDim.x = of; }
 template <class T, class V> T atomicExch(T* p, V v) { T old = *p; *p = v; return old; }
 """
 CASE = Case(
@@ -56,6 +71,7 @@ CASE = Case(
         "u": Buffer("fp16", (4099,), fill=Uniform(-2, 2)),
         "n": Buffer("i8", (4001,), fill=Normal(0.0, 9.0)), "s": Buffer("i16", (999,), fill=Uniform(-5, 5)),
         "x2": Buffer("fp32", (20_003,), fill=Normal(1.0, 2.0)),
+        "cache": Buffer("fp16", (60_003,), "inout"),
     },
 )  # fmt: skip
 LAYOUT = BufferLayout.of(CASE)
@@ -70,12 +86,12 @@ def step(tmp_path_factory: pytest.TempPathFactory) -> Any:
     (folder / "step.cpp").write_text(SHIM + text)
     command = ["g++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", "-o", str(folder / "step.so")]
     subprocess.run([*command, str(folder / "step.cpp")], check=True, timeout=120)
-    return ctypes.CDLL(str(folder / "step.so")).sassafras_step
+    return ctypes.CDLL(str(folder / "step.so"))
 
 
 class Arenas:
-    def __init__(self, step: Any) -> None:
-        self.table, self.words, self.fixed = random_tests.job_table(LAYOUT)
+    def __init__(self, step: Any, kept: tuple[str, ...] = ()) -> None:
+        self.table, self.words, self.fixed = random_tests.job_table(LAYOUT, kept)
         self.first, self.second = (guard_pattern(LAYOUT.nbytes).numpy().copy() for _ in range(2))
         self.numbers = np.zeros(8, np.uint64)
         self._step = step
@@ -83,7 +99,7 @@ class Arenas:
     def run(self, sample: int, what: int, special_every: int = 0) -> None:
         self.numbers[0] = sample
         at = self.numbers.ctypes.data
-        self._step(
+        self._step.sassafras_step(
             ctypes.c_void_p(self.first.ctypes.data), ctypes.c_void_p(self.second.ctypes.data),
             ctypes.c_char_p(self.table), ctypes.c_uint(len(self.table) // random_tests._JOB.size),
             ctypes.c_ulonglong(self.words), ctypes.c_void_p(at), ctypes.c_ulonglong(0), ctypes.c_uint(what),
@@ -133,13 +149,13 @@ def test_inputs_have_their_distributions_and_nothing_else_is_touched(step: Any) 
     assert arenas.fixed == ["f"]
     touched = np.zeros(LAYOUT.nbytes, bool)
     for segment in LAYOUT.segments:
-        if segment.name in ("x", "d", "i", "b", "z", "big", "h", "u", "n", "s", "x2"):
+        if segment.name in ("x", "d", "i", "b", "z", "big", "h", "u", "n", "s", "x2", "cache"):
             touched[segment.offset : segment.end] = True
     assert (arenas.first[~touched] == pristine[~touched]).all()
-    only = next(s for s in LAYOUT.segments if s.name == "z")
-    assert (arenas.second[only.offset : only.end] == arenas.first[only.offset : only.end]).all()
     rest = np.ones(LAYOUT.nbytes, bool)
-    rest[only.offset : only.end] = False
+    for only in (s for s in LAYOUT.segments if s.buffer.role == "inout"):
+        assert (arenas.second[only.offset : only.end] == arenas.first[only.offset : only.end]).all()
+        rest[only.offset : only.end] = False
     assert (arenas.second[rest] == pristine[rest]).all()
 
 
@@ -170,6 +186,18 @@ def test_a_single_differing_bit_of_an_output_is_counted_once_with_its_place(step
     assert LAYOUT.where(~int(arenas.numbers[4]) & (1 << 64) - 1)[1].startswith("y")
 
 
+def test_every_word_of_an_output_is_compared(step: Any) -> None:
+    arenas = Arenas(step)
+    for count, element in enumerate(range(0, 1001, 4)):  # 251 words
+        arenas.values("y", arenas.second).view("u4")[element] ^= 1
+        arenas.run(count, COMPARE)
+        assert arenas.numbers[2] == count + 1
+        assert LAYOUT.where(~int(arenas.numbers[4]) & (1 << 64) - 1)[1].startswith("y"), element
+        arenas.values("y", arenas.second).view("u4")[element] ^= 1
+        arenas.run(count + 1000, COMPARE)
+        assert arenas.numbers[2] == count + 1
+
+
 def test_a_modified_input_is_found_by_verifying(step: Any) -> None:
     arenas = Arenas(step)
     arenas.run(3, FILL)
@@ -191,3 +219,44 @@ def test_special_samples_hold_special_values_and_others_do_not(step: Any) -> Non
     assert (np.abs(x[np.isfinite(x)]) > 1e38).any()
     assert 20 < (~np.isfinite(x)).sum() < 60
     assert ((x != 0) & (np.abs(x) < 1e-38)).any()
+
+
+def test_an_in_out_buffer_of_which_little_is_written_is_restored_and_drawn_anew_in_parts(step: Any) -> None:
+    arenas = Arenas(step, kept=("cache",))
+    every = random_tests.SPECIAL_EVERY
+    begin = 10 * every + 3
+    arenas.run(begin, FILL, every)
+    for sample in range(begin, begin + 2 * every):
+        before = arenas.values("cache").view("u2").copy()
+        for arena in (arenas.first, arenas.second):
+            arenas.values("cache", arena)[1000:3000] = sample % 100  # what a launch writes
+        arenas.run(sample, STEP, every)
+        fresh = Arenas(step, kept=("cache",))
+        fresh.run(sample + 1, FILL, every)
+        for arena, same in ((arenas.first, fresh.first), (arenas.second, fresh.second)):
+            assert (arena == same).all(), "a sample's inputs depend on its number alone"
+        anew = (arenas.values("cache").view("u2") != before).mean()
+        assert anew > 0.99 if (sample + 1) % every in (0, every - 1) else 0.1 < anew < 0.2
+    assert arenas.numbers[2] == arenas.numbers[5] == 0
+    arenas.values("cache", arenas.second).view("u2")[60_002] ^= 1  # no launch has written it
+    arenas.run(sample + 1, STEP, every)
+    assert arenas.numbers[2] == 1
+    assert LAYOUT.where(~int(arenas.numbers[4]) & (1 << 64) - 1)[1].startswith("cache")
+    arenas.run(sample + 2, STEP, every)
+    assert arenas.numbers[2] == 1, "restored"
+
+
+def test_warps_that_begin_at_either_end_make_the_same_inputs(step: Any) -> None:
+    one, many = Arenas(step, kept=("cache",)), Arenas(step, kept=("cache",))
+    does = ((0, 7), (FILL, 7), (STEP, 7), (STEP, 8))  # 0: what the block shares
+    for what, sample in does:
+        one.run(sample, what, 16)
+    try:
+        for what, sample in does:
+            for thread in range(96):
+                step.stand_in_for(thread, 96)
+                many.run(sample, what, 16)
+    finally:
+        step.stand_in_for(0, 1)
+    assert (one.first == many.first).all() and (one.second == many.second).all()
+    assert one.numbers[2] == many.numbers[2] == 0

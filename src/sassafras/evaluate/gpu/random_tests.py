@@ -5,6 +5,10 @@ compares the outputs of the last and writes the inputs of the next (counter-base
 its number alone). A sample is therefore three launches, of which two are those that would be needed anyway.
 Hundreds of samples make one graph; nothing is sent to the host but a few counters at the end of a slice.
 
+An in/out buffer of which a launch changes less than half keeps most of its contents: what a launch changed
+is restored, and a seventh of the words gets new values; in one sample of 16 (special values) and in the next
+all are. Contents still depend on the sample's number alone, and every byte of both arenas is compared.
+
 Outputs are poisoned at the start of each graph, not before each sample: what a launch leaves unwritten is
 then what the launch before left, made from other inputs, and differs. Inputs are verified against the
 generator once a graph, and guard bands once a slice, since nothing rewrites them.
@@ -15,6 +19,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from sassafras.core import Custom, DeviceError, Kernel, Normal, Uniform
@@ -25,6 +30,7 @@ from .compare import Checker
 from .guarded_buffers import BufferLayout
 
 if TYPE_CHECKING:
+    from .case_on_gpu import CaseOnGpu
     from .judge import KernelJudge
 
 #: codes of ``Job.dtype`` in kernels.cu
@@ -44,13 +50,18 @@ DTYPE_CODES = {
 }
 #: one sample in this many also holds infinities, NaN, subnormal and huge values
 SPECIAL_EVERY = 16
+#: share of an in/out buffer's words up to which a launch changes little of it
+LITTLE = 0.5
 _MASK = (1 << 64) - 1
 _JOB = struct.Struct("<QQQIIIIffqq")
-_COMPARE, FILL, _BOTH, _VERIFY = 1, 2, 4, 8
+_COMPARE, FILL, _BOTH, _VERIFY, _KEPT = 1, 2, 4, 8, 16
 
 
-def job_table(layout: BufferLayout) -> tuple[bytes, int, list[str]]:
+def job_table(layout: BufferLayout, kept: Collection[str] = ()) -> tuple[bytes, int, list[str]]:
     """The ``Job`` array of kernels.cu, the words of all jobs together, and the names of inputs left fixed.
+
+    Args:
+        kept: in/out buffers of which a launch changes little.
 
     Raises:
         DeviceError: more words than the kernel's 32-bit numbers reach.
@@ -65,6 +76,7 @@ def job_table(layout: BufferLayout) -> tuple[bytes, int, list[str]]:
             fixed.append(segment.name)
         if random:
             what |= FILL | (_VERIFY if buffer.role == "in" else _BOTH)
+            what |= _KEPT if segment.name in kept else 0
             if isinstance(how, Normal):
                 fill, p0, p1 = 1, how.mean, how.std
             elif isinstance(how, Uniform):
@@ -87,6 +99,7 @@ class InputSteps:
     Args:
         gpu, checker: as of a `KernelJudge`.
         layout: of the arenas that steps work on.
+        kept: see `job_table`.
 
     Attributes:
         words: 16-byte words that one step covers.
@@ -94,11 +107,11 @@ class InputSteps:
         numbers: int64 (8,) on the GPU: [0:2] counters, [2:6] totals, [6] the last sample that differed.
     """
 
-    def __init__(self, gpu: Gpu, checker: Checker, layout: BufferLayout) -> None:
+    def __init__(self, gpu: Gpu, checker: Checker, layout: BufferLayout, kept: Collection[str] = ()) -> None:
         import torch
 
         self._gpu = gpu
-        table, self.words, self.fixed = job_table(layout)
+        table, self.words, self.fixed = job_table(layout, kept)
         self._jobs = len(table) // _JOB.size
         self._table = torch.frombuffer(bytearray(table or bytes(_JOB.size)), dtype=torch.uint8).to("cuda")
         self.numbers = torch.zeros(8, dtype=torch.int64, device="cuda")
@@ -107,6 +120,8 @@ class InputSteps:
         # five blocks fit on a multiprocessor: one wave
         blocks = max(1, min(5 * gpu.multiprocessors, -(-self.words // 256)))
         self._wide, self._single = gpu.config((blocks, 1, 1), 256), gpu.config((1, 1, 1), 1)
+        # behind a launch, for which the step waits itself
+        self._behind = gpu.config((blocks, 1, 1), 256, overlap=gpu.capability >= (9, 0))
         self._blocks: list[ParameterBlock] = []
 
     def step(
@@ -115,7 +130,7 @@ class InputSteps:
         """Enqueue ``sassafras_step`` (see kernels.cu) on two arenas, given by address; `counter`: 0 or 1."""
         numbers = int(self.numbers.data_ptr())
         self._launch(
-            self._wide,
+            self._behind if what & _COMPARE else self._wide,
             self._step,
             ("first", first, "*"),
             ("second", second, "*"),
@@ -164,7 +179,8 @@ class Sampler:
                 "the baseline differs from itself, so samples cannot be compared byte by byte",
                 where=f"case {scene.case.name}",
             )
-        self._steps = InputSteps(self.gpu, bench.checker, scene.layout)
+        self.kept = little_changed(scene)
+        self._steps = InputSteps(self.gpu, bench.checker, scene.layout, self.kept)
         self.fixed = self._steps.fixed
         if not self._steps.words:
             raise DeviceError("no buffer is random or an output", where=f"case {scene.case.name}")
@@ -179,15 +195,16 @@ class Sampler:
         self.samples_a_graph = int(min(256, max(4, 4000 // (2 * bench.launch_us + 4))))
         self.taken = 0
         self.pair_us: float | None = None
-        self.graph = self.gpu.capture(self._enqueue)
+        self.graph = self.gpu.capture(self.enqueue)
 
-    def _enqueue(self) -> None:
+    def enqueue(self) -> None:
+        """Enqueue what a graph holds: `samples_a_graph` samples."""
         scene = self.bench.headline
         live, other = int(scene.live.data_ptr()), int(self._other.data_ptr())
         pristine = int(scene.images[0].pristine.data_ptr())
-        # what a graph starts from; guard bands are only judged
+        # what a graph starts from; guard bands are only judged, and inputs are shared
         for segment in scene.layout.segments:
-            for arena in (live, other):
+            for arena in (live,) if segment.buffer.role == "in" else (live, other):
                 at = segment.offset
                 self.gpu.copy(arena + at, pristine + at, segment.end - at)
         self._steps.step(live, other, 0, FILL, special_every=SPECIAL_EVERY)
@@ -256,14 +273,28 @@ class Sampler:
         self.gpu.unload(self.function)
 
 
-def launch_pair_us(bench: KernelJudge, kernel: Kernel) -> float:
-    """GPU microseconds of one candidate launch plus one baseline launch: the bound on samples a second."""
+def little_changed(scene: CaseOnGpu) -> dict[str, float]:
+    """The in/out buffers of which a baseline launch changes less than `LITTLE` of the words: which share."""
+    import torch
+
+    image, little = scene.images[0], dict[str, float]()
+    for segment in scene.layout.segments:
+        if segment.buffer.role == "inout":
+            begin, end = segment.offset, segment.offset + segment.buffer.nbytes // 16 * 16
+            before, after = (arena[begin:end].view(torch.int64) for arena in (image.pristine, image.expected))
+            changed = float((before != after).view(-1, 2).any(1).float().mean()) if end > begin else 1.0
+            little |= {segment.name: changed} if changed < LITTLE else {}
+    return little
+
+
+def launch_pair_us(bench: KernelJudge, kernel: Kernel) -> tuple[float, float]:
+    """GPU microseconds of a candidate launch and of a baseline launch: their sum bounds samples a second."""
     function = bench.gpu.load_kernel(kernel)
     plan = bench.headline.plan(kernel, function)
     graph = bench.headline.graph(plan, function, bench.launches)
     try:
         times = bench.stopwatch.blocks([bench.graph, graph], [0, 1] * 5)
-        return (min(times[0::2]) + min(times[1::2])) / bench.launches
+        return min(times[1::2]) / bench.launches, min(times[0::2]) / bench.launches
     finally:
         bench.gpu.discard(graph)
         bench.gpu.unload(function)

@@ -140,7 +140,7 @@ def frozen_evaluation(
     )
 
 
-def scope_sentence(case: str, fixed: Sequence[str], special_every: int) -> str:
+def scope_sentence(case: str, fixed: Sequence[str], special_every: int, kept: Sequence[str] = ()) -> str:
     """What a failure bound from sampling covers."""
     sentence = (
         f"For this input distribution and shape ({case}) only: random inputs as the workload fills them, "
@@ -148,6 +148,8 @@ def scope_sentence(case: str, fixed: Sequence[str], special_every: int) -> str:
     )
     if fixed:
         sentence += f"; {', '.join(fixed)} (custom fill) stayed the same in all samples"
+    if kept:
+        sentence += f"; {', '.join(kept)}: a seventh new in each sample, all in two of 16"
     return sentence + "."
 
 
@@ -163,7 +165,7 @@ def sample_report(answer: Mapping[str, Any], case: str, special_every: int) -> S
         mismatches=mismatches,
         seconds=float(answer["seconds"]),
         failure_bound=1.0 if spoilt else failure_bound(samples, mismatches),
-        scope=scope_sentence(case, answer["fixed"], special_every),
+        scope=scope_sentence(case, answer["fixed"], special_every, answer.get("kept", ())),
         bound_per_second=1e6 / float(answer["pair_us"]),
         verdict=Verdict.WRONG_RESULT if mismatches or spoilt else Verdict.CORRECT,
         detail=detail or spoilt,

@@ -110,14 +110,14 @@ class GpuWorker:
         key = message["key"]
         if key not in self._samplers:
             kernel = kernel_from_facts(message["kernel"], blobs[0])
-            pair_us = launch_pair_us(self._ready(), kernel)
+            pair_us = sum(launch_pair_us(self._ready(), kernel))
             for old in self._samplers.values():
                 old.close()
             self._samplers = {key: Sampler(self._ready(), kernel, seed=message["seed"])}
             self._samplers[key].pair_us = pair_us
         sampler = self._samplers[key]
         answer = sampler.slice(message["slice_s"], message.get("most"))
-        return {**answer, "pair_us": sampler.pair_us, "fixed": sampler.fixed}
+        return {**answer, "pair_us": sampler.pair_us, "fixed": sampler.fixed, "kept": list(sampler.kept)}
 
 
 def _no_gpu_reason() -> None:
