@@ -49,7 +49,7 @@ def calibrate(
 
     Raises:
         SassafrasError: nothing was timed.
-        DeviceError, CompileError, ToolMissing: see `Executor`.
+        DeviceError, CompileError, ToolMissing: see `runner`.
     """
     began = time.monotonic()
     start = near_table(near)
