@@ -278,7 +278,7 @@ def save_sweep(
     paths.append(folder / f"{name}.table.json")
     table.save(paths[-1])
     if install is not None:
-        (TunedTable.load(install).merged(table) if install.is_file() else table).save(install)
+        table.install(install)
         paths.append(install)
     return paths
 
