@@ -154,12 +154,7 @@ def _load(engine: Deployment, compiled: Any, original: Original) -> None:
         finally:
             compiled.kernel = untouched
 
-    engine.load(compiled.name, _decide(engine, compiled), tuned, lambda: original(compiled), compiled)
-
-
-def look_again(engine: Deployment, compiled: Any, device: int) -> LookedUp:
-    """What a kernel that is loaded on this device would get, were it loaded now. Never raises."""
-    return _decide(engine, compiled, device)
+    engine.load(compiled.name, look_up(engine, compiled), tuned, lambda: original(compiled), compiled)
 
 
 def exchange(engine: Deployment, compiled: Any, found: LookedUp) -> None:
@@ -187,7 +182,8 @@ def exchange(engine: Deployment, compiled: Any, found: LookedUp) -> None:
     engine.note(compiled.name, digest, loaded, device, decision, compiled)
 
 
-def _decide(engine: Deployment, compiled: Any, on: int | None = None) -> LookedUp:
+def look_up(engine: Deployment, compiled: Any, on: int | None = None) -> LookedUp:
+    """What a kernel gets that is loaded now, on this device or the current one. Never raises."""
     from .engine import Decision, LookedUp
 
     digest, device = "", -1
@@ -203,9 +199,7 @@ def _decide(engine: Deployment, compiled: Any, on: int | None = None) -> LookedU
         fn = getattr(compiled.src, "fn", None)
         return LookedUp(digest, device, engine.decide(compiled.kernel, digest, launch, device, fn))
     except Exception as error:
-        return LookedUp(
-            digest, device, Decision(None, f"looking it up failed: {type(error).__name__}: {error}")
-        )
+        return LookedUp(digest, device, Decision.failed(error))
 
 
 @contextmanager
