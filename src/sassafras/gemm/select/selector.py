@@ -1,7 +1,7 @@
 """Which member of the portfolio serves a shape: the tuned row, or for a shape never tuned what it has learnt.
 
 Deterministic, and about a millisecond: distances to all tuned shapes are one NumPy expression, and only
-configurations that won nearby are looked at. A model ranks them (`learned`); without one, neighbours do.
+configurations that won nearby are looked at. A model ranks them (`predictor`); without one, neighbours do.
 """
 
 from __future__ import annotations
