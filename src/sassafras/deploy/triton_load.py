@@ -73,17 +73,19 @@ def detach() -> None:
         _wrap = None
 
 
-def supported_version(version: str) -> bool:
-    """Is it one of `SUPPORTED`?"""
+def unchecked(version: str) -> str | None:
+    """Why this version of Triton must be left alone; None for one of `SUPPORTED`."""
     found = re.match(r"(\d+)\.(\d+)", version)
-    return found is not None and SUPPORTED[0] <= (int(found[1]), int(found[2])) <= SUPPORTED[1]
+    if found is not None and SUPPORTED[0] <= (int(found[1]), int(found[2])) <= SUPPORTED[1]:
+        return None
+    low, high = (".".join(map(str, bound)) for bound in SUPPORTED)
+    return f"Triton {version} is not one that this was checked on ({low} to {high})"
 
 
 def unsupported(version: str, method: Any) -> str | None:
     """Why this Triton must be left alone, or None."""
-    if not supported_version(version):
-        low, high = (".".join(map(str, bound)) for bound in SUPPORTED)
-        return f"Triton {version} is not one that this was checked on ({low} to {high})"
+    if problem := unchecked(version):
+        return problem
     code = getattr(inspect.unwrap(method) if callable(method) else None, "__code__", None)
     if code is None or code.co_argcount != 1 or not set(code.co_names) >= _NAMES:
         return f"Triton {version} loads kernels in another way than expected"
