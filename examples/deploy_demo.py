@@ -70,7 +70,7 @@ caches = program["softmax_kernel"].fn.device_caches
 kernel = next(kernel for loaded, *_ in caches.values() for kernel in loaded.values())
 begin = time.perf_counter_ns()
 for _ in range(1000):
-    triton_load._decide(ENGINE, kernel)
+    triton_load.look_up(ENGINE, kernel)
 quantiles = statistics.quantiles(ratios, n=40)
 print(json.dumps({"launch_ns_without": statistics.median(without), "launch_ns_with": statistics.median(with_),
     "ratio": statistics.median(ratios), "ratio_p2.5_p97.5": [quantiles[0], quantiles[-1]],

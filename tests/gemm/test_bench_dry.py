@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from sassafras.gemm.bench.context import Context
 from sassafras.gemm.bench.journal import records
 from sassafras.gemm.bench.measure import judged, measure, tuned_rows
 from sassafras.gemm.bench.options import Options
-from sassafras.gemm.bench.runner import ShapeJobs
+from sassafras.gemm.bench.runner import ShapeJob
 from sassafras.gemm.bench.runs import RunSettings, benchmark, save_sweep
 from sassafras.gemm.bench.timing import apart, contest, timed
 from sassafras.gemm.bench.tune import candidates_for, choose
@@ -126,11 +125,11 @@ def test_time_may_be_up(tmp_path: Path) -> None:
     assert summary["pending"] == 0 and rows[0]["ours"] > 0
 
 
-def test_selection_leaves_time_to_measure(tmp_path: Path) -> None:
-    works: list[ShapeJobs] = []
-    crew = SimpleNamespace(work=works.append)
-    runs.run(SHAPES, RunSettings(tmp_path, OPTIONS, crew=crew, minutes=10, **QUIET))  # type: ignore[arg-type]
-    selecting, measuring = (work.deadline or 0.0 for work in works)
+def test_selection_leaves_time_to_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[ShapeJob] = []
+    monkeypatch.setattr(runs.runner, "work", lambda job, gpus: jobs.append(job))
+    runs.run(SHAPES, RunSettings(tmp_path, OPTIONS, minutes=10, **QUIET))
+    selecting, measuring = (job.deadline or 0.0 for job in jobs)
     assert measuring - selecting == pytest.approx(240.0), "four of the ten minutes"
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sassafras.frontend._image import parameter_sizes
 from sassafras.gemm.configs import registry
 from sassafras.gemm.configs.fallback import FallbackInstance
 from sassafras.gemm.configs.persistent import PersistentInstance
 from sassafras.gemm.configs.small import SmallInstance
 from sassafras.gemm.configs.stream import StreamInstance
-from sassafras.sass.program import parameters
 
 from .together import accepted, together
 
@@ -65,6 +65,6 @@ def test_sass(name: str, shared: Path) -> None:
         assert max(int(number) for number in re.findall(r"\bR(\d+)\b", loader)) < 40
     if len(opcodes) < 4500:  # the others take it many seconds
         accepted(program, name)
-    sizes = [p.size for p in parameters(program.cubin, name)]
+    sizes = parameter_sizes(program.cubin.entries[name])
     bytes_of = {"tensormap": 128, "i32": 4, "f32": 4}
     assert sizes == [bytes_of.get(kind, 8) for _, kind in instance.parameters]

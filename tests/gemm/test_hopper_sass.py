@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from sassafras.frontend._image import parameter_sizes
 from sassafras.gemm.configs.registry import parse_instance
 from sassafras.gemm.configs.split_k import SplitKInstance
 from sassafras.sass.instruction import Instruction
-from sassafras.sass.program import parameters
 
 from .together import accepted, together
 
@@ -64,7 +64,7 @@ def test_sass(name: str, shared: Path) -> None:
     if "USETMAXREG.DEALLOC.CTAPOOL" in opcodes:
         loader_keeps_within_its_registers(function.instructions, opcodes)
     accepted(program, name)
-    sizes = [p.size for p in parameters(program.cubin, name)]
+    sizes = parameter_sizes(program.cubin.entries[name])
     bytes_of = {"tensormap": 128, "i32": 4}
     assert sizes == [bytes_of.get(parameter, 8) for _, parameter in instance.parameters]
 

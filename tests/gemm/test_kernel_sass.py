@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import CompileError, ToolMissing
+from sassafras.frontend._image import parameter_sizes
 from sassafras.gemm.build.cubins import build, cached_path, cubin, source
 from sassafras.gemm.configs import fallback, registry, small
 from sassafras.gemm.configs.persistent import PersistentInstance
@@ -15,7 +16,6 @@ from sassafras.gemm.configs.registry import Instance
 from sassafras.gemm.configs.small import SmallInstance
 from sassafras.gemm.configs.split_k import SplitKInstance
 from sassafras.gemm.configs.stream import StreamInstance
-from sassafras.sass.program import parameters
 
 from .together import together
 
@@ -65,7 +65,7 @@ def test_sass(instance: Instance, shared: Path) -> None:
     assert not [
         op for op in opcodes if op.startswith(("HADD2", "HFMA2")) and "MMA" not in op and op != "HFMA2.MMA"
     ]
-    sizes = [p.size for p in parameters(program.cubin, name)]
+    sizes = parameter_sizes(program.cubin.entries[name])
     assert sizes == [8 if kind.startswith("*") else 4 for _, kind in instance.parameters]
 
 

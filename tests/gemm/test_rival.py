@@ -1,29 +1,20 @@
-"""cuBLASLt beside a configuration, on the modelled clock; and one cubin launched in several ways."""
+"""cuBLASLt beside a configuration, on the modelled clock."""
 
 from __future__ import annotations
 
 import pytest
 
 from sassafras.core import DeviceError
-from sassafras.gemm import GemmSpace, Shape
 from sassafras.gemm.bench.rival import rival
 from sassafras.gemm.configs import registry
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select.workload import favourite
 
 SHAPE = Shape(64, 64, 512)
 
 
-def test_one_cubin_serves_several_configurations() -> None:
-    space = GemmSpace(SHAPE, lambda config: config.instance.name.encode())
-    first = next(c for c in space.configs if c.cluster == 1)
-    second = next(c for c in space.configs if c.instance == first.instance and c != first)
-    one, other = space.candidate(first), space.candidate(second)
-    assert one.kernel.cubin == other.kernel.cubin and one.digest != other.digest
-    assert one.digest == space.candidate(first).digest
-
-
 def test_a_ratio_with_its_interval() -> None:
-    config = GemmSpace(SHAPE, lambda config: b"").start()
-    found = rival(SHAPE, config, dry=True)
+    found = rival(SHAPE, favourite(SHAPE), dry=True)
     assert 0 < found["low"] <= found["ratio"] <= found["high"]
 
 

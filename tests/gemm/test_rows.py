@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import sassafras  # noqa: E402
+from sassafras.frontend._image import parameter_sizes  # noqa: E402
 from sassafras.gemm.build.cubins import KERNELS  # noqa: E402
 from sassafras.gemm.configs import rows, split_k_early  # noqa: E402
 from sassafras.gemm.configs.epilogue import bits  # noqa: E402
@@ -23,7 +24,6 @@ from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.matmul.problem import CONSTANT, Problem, read_rows  # noqa: E402
 from sassafras.gemm.select.selector import Choice  # noqa: E402
-from sassafras.sass.program import parameters  # noqa: E402
 
 from . import stand_in  # noqa: E402
 from .hopper_launch import HERE, emulated, rounded, spoiling, values  # noqa: E402
@@ -169,7 +169,7 @@ def test_sass(instance: Any, shared: Path) -> None:
     assert all(".128" in opcodes[number] for number in loads)
     assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
     accepted(program, instance.name)
-    sizes = [p.size for p in parameters(program.cubin, instance.name)]
+    sizes = parameter_sizes(program.cubin.entries[instance.name])
     assert sizes == [8 if of.startswith("*") else 4 for _, of in instance.parameters]
 
 

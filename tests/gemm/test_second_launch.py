@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sassafras.frontend._image import parameter_sizes
 from sassafras.gemm.build.cubins import KERNELS
 from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.split_k import SplitKInstance
@@ -25,7 +26,6 @@ from sassafras.gemm.configs.split_k_two_pass import (
 )
 from sassafras.gemm.problem.shape import Shape
 from sassafras.sass import Program
-from sassafras.sass.program import parameters
 
 from .hopper_launch import EAGER, HERE, LATE, RANDOM, emulated, operands, values
 from .together import accepted, together
@@ -157,7 +157,7 @@ COMPILED = INSTANCES[::2], [ReductionInstance(terms) for terms in (2, 8, 16)]
 def program(instance: Any, shared: Path) -> tuple[Program, list[str]]:
     found = together(shared, chain(*COMPILED))
     bytes_of = {"tensormap": 128, "i32": 4}
-    sizes = [p.size for p in parameters(found.cubin, instance.name)]
+    sizes = parameter_sizes(found.cubin.entries[instance.name])
     assert sizes == [bytes_of.get(kind, 8) for _, kind in instance.parameters]
     accepted(found, instance.name)
     return found, [i.opcode for i in found.function(instance.name).instructions]

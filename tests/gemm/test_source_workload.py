@@ -8,8 +8,8 @@ from sassafras.core import WorkloadError, workload_digest
 from sassafras.evaluate.gpu.case_on_gpu import LARGEST_FACTOR, RMS_FACTOR, relative_errors
 from sassafras.evaluate.gpu.guarded_buffers import BufferLayout, make_image, view
 from sassafras.evaluate.roofline import impossible
-from sassafras.gemm import Shape
 from sassafras.gemm.configs import registry
+from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.source_workload import source_workload
 from sassafras.targets import load
 

@@ -8,17 +8,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from sassafras.core import SassafrasError, Space
-from sassafras.gemm import Config, GemmSpace, Shape, SmallConfig, SmallInstance, cuda_l2_grid
+from sassafras.core import SassafrasError
 from sassafras.gemm.bench.grids import choose_shapes
 from sassafras.gemm.configs import names, registry, tma_wgmma
-from sassafras.gemm.configs.fields import to_fields
 from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance, band_dividers
 from sassafras.gemm.configs.persistent_folded import FoldedPersistentInstance
+from sassafras.gemm.configs.small import SmallConfig
 from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
 from sassafras.gemm.configs.unaligned import UnalignedConfig
 from sassafras.gemm.problem.launch import Launch
-from sassafras.gemm.problem.shape import BANDS, in_bands, stratified
+from sassafras.gemm.problem.shape import BANDS, Shape, cuda_l2_grid, in_bands, stratified
+from sassafras.gemm.select.workload import favourite
 
 
 def test_the_grid_and_its_bands() -> None:
@@ -332,39 +332,12 @@ def test_modes_are_read_and_written() -> None:
             names.parse("split_k_tn_64x64_s10q1/c1" + mode)
 
 
-def test_space_keeps_the_contract() -> None:
+def test_the_favourite_is_the_estimates_best() -> None:
     shape = Shape(64, 128, 512)
-    built: list[Config] = []
-
-    def build(config: Config) -> bytes:
-        built.append(config)
-        return b"\x7fELF" + config.instance.name.encode()
-
-    space = GemmSpace(shape, build)
-    assert isinstance(space, Space)
-    state = space.start()
-    assert state.estimate_us(shape) == min(c.estimate_us(shape) for c in registry.legal(shape))
-    rng = np.random.default_rng(1)
-    for _ in range(200):
-        move = space.sample(state, rng)
-        assert move is not None and move in space.moves(state)
-        after = space.apply(state, move)
-        assert after != state and after.why_illegal(shape) is None
-        state = after
-    assert not built, "nothing is compiled before a candidate is asked for"
-    candidate = space.candidate(state)
-    assert built == [state] and candidate.recipe["config"] == to_fields(state)
-    assert candidate.kernel.name == state.instance.name and candidate.kernel.threads == state.threads
-    scalars = candidate.kernel.meta["scalars"]
-    assert scalars.get("k", 64 * scalars.get("k_tiles", 0)) == 512
-    only = GemmSpace(shape, build, layout="nn")
-    assert {c.layout for c in only.configs} == {"nn"}
-    with pytest.raises(SassafrasError, match="not a legal configuration"):
-        only.apply(only.start(), type(move)(SmallConfig(SmallInstance("tn", 1, 1, 1))))
+    assert favourite(shape).estimate_us(shape) == min(c.estimate_us(shape) for c in registry.legal(shape))
     with pytest.raises(SassafrasError, match="no configuration can run"):
-        GemmSpace(Shape(64, 64, 1 << 31), build)
-    odd = GemmSpace(Shape(7, 33, 61), build)
-    assert {c.FAMILY for c in odd.configs} == {"fallback", "unaligned"}
+        favourite(Shape(64, 64, 1 << 31))
+    assert {c.FAMILY for c in registry.legal(Shape(7, 33, 61))} == {"fallback", "unaligned"}
     wasted = names.parse("unaligned_tn_64x64_s6/c1").dominated(Shape(7, 32, 64))
     assert "fewer copies" in (wasted or "")
 

@@ -16,7 +16,7 @@ from sassafras.gemm.configs.names import parse
 from sassafras.gemm.configs.split_k_two_pass import PartialsInstance, ReductionInstance, TwoPassSplitKConfig
 from sassafras.gemm.problem.shape import Shape, cuda_l2_grid
 from sassafras.gemm.select import dataset
-from sassafras.gemm.select.space import GemmSpace, kernel
+from sassafras.gemm.select.workload import favourite, kernel
 
 FIRST = split_k_two_pass.INSTANCES
 ALL = list(split_k_two_pass.configurations(FIRST))
@@ -101,7 +101,7 @@ def test_what_works_on_one_kernel_leaves_them_out() -> None:
     with pytest.raises(SassafrasError, match=r"a second kernel \(add_t"):
         kernel(config, shape, b"")
     assert config in registry.legal(shape)
-    assert not [c for c in GemmSpace(shape, lambda c: b"").configs if isinstance(c, TwoPassSplitKConfig)]
+    assert not isinstance(favourite(shape), TwoPassSplitKConfig)
 
 
 def test_second_kernels_are_built_with_the_first() -> None:

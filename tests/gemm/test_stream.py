@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sassafras.frontend._image import parameter_sizes
 from sassafras.gemm.configs import names, registry, stream
 from sassafras.gemm.configs.epilogue import Lines
 from sassafras.gemm.configs.stream import StreamConfig, StreamInstance
@@ -19,7 +20,6 @@ from sassafras.gemm.select import epilogue_selector
 from sassafras.gemm.select.epilogue_selector import Extra
 from sassafras.gemm.select.selector import Selector
 from sassafras.gemm.select.table import TunedTable, shipped_path
-from sassafras.sass.program import parameters
 
 from . import spoilt
 from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build
@@ -94,7 +94,7 @@ def test_sass(instance: StreamInstance, shared: Path) -> None:
     assert copies and opcodes.index("ACQBULK") < copies[0], "waits for the launch before it"
     assert opcodes.index("ACQBULK") < opcodes.index("PREEXIT"), "and lets the next one start only then"
     accepted(program, instance.name)
-    sizes = [p.size for p in parameters(program.cubin, instance.name)]
+    sizes = parameter_sizes(program.cubin.entries[instance.name])
     assert sizes == [8 if of.startswith("*") else 4 for _, of in instance.parameters]
 
 

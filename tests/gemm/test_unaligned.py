@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
+from sassafras.frontend._image import parameter_sizes
 from sassafras.gemm.configs import names
 from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.registry import parse_instance
@@ -25,7 +26,6 @@ from sassafras.gemm.configs.unaligned import (
 from sassafras.gemm.matmul.plan import plan, why_illegal
 from sassafras.gemm.matmul.problem import Problem
 from sassafras.gemm.problem.shape import Shape
-from sassafras.sass.program import parameters
 
 from . import hopper_launch, spoilt
 from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build
@@ -271,5 +271,5 @@ def test_sass(name: str, shared: Path) -> None:
     text = " ".join(instruction.text for instruction in function.instructions)
     assert max(int(number) for number in re.findall(r"\bR(\d+)\b", text)) < 65536 // instance.threads
     accepted(program, name)
-    sizes = [p.size for p in parameters(program.cubin, name)]
+    sizes = parameter_sizes(program.cubin.entries[name])
     assert sizes == [{"tensormap": 128, "i32": 4}.get(kind, 8) for _, kind in instance.parameters]

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import DeviceError
-from sassafras.cuda.worker_process import Stopped
 from sassafras.gemm.bench import worker_client
 from sassafras.gemm.bench.options import Options
 from sassafras.gemm.bench.worker_client import WorkerClient
@@ -82,14 +81,6 @@ def test_a_lost_context_ends_the_process(child: WorkerClient, monkeypatch: pytes
     assert child.ask(QUESTION)["lost"] and child.deaths == 1 and not _alive(pid)
     monkeypatch.undo()
     assert "error" not in child.ask(QUESTION) and child.pid != pid
-
-
-def test_a_wait_can_be_stopped() -> None:
-    child = WorkerClient(PLAN, stop=lambda: True)
-    with pytest.raises(Stopped):
-        child.ask(QUESTION)
-    assert child._process is not None and not child._process.alive
-    child.close()
 
 
 def test_why_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

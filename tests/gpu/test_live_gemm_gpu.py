@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import DeviceError
-from sassafras.gemm import GemmSpace, Shape
 from sassafras.gemm.bench.rival import rival
 from sassafras.gemm.build.cubins import cached_path, source
+from sassafras.gemm.configs import registry
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select.workload import favourite
 
 pytestmark = pytest.mark.gpu
 
@@ -28,8 +30,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.alone
 def test_a_configuration_is_checked_and_timed_beside_cublaslt(cache: Path) -> None:
-    config = GemmSpace(SHAPE, lambda config: b"").start()
-    found = rival(SHAPE, config, cache=cache)
+    found = rival(SHAPE, favourite(SHAPE), cache=cache)
     assert 0.3 < found["low"] <= found["ratio"] <= found["high"] < 5
 
 
@@ -37,9 +38,9 @@ def test_a_kernel_that_is_off_by_one_per_cent_is_wrong(cache: Path) -> None:
     """A cubin of changed source in the place of the right one."""
     from sassafras.cuda.compile import compile_cuda
 
-    space = GemmSpace(SHAPE, lambda config: b"")
-    used = space.start().instance
-    config = next(c for c in space.configs if c.instance != used)
+    ranked = sorted(registry.legal(SHAPE), key=lambda c: (c.estimate_us(SHAPE), c.rank))
+    used = favourite(SHAPE).instance
+    config = next(c for c in ranked if c.instance != used and len(c.instances) == 1)
     text = source(config.instance)
     wrong = text.replace('"f"(first)', '"f"(first * 1.01f)')
     assert wrong != text

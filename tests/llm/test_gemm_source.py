@@ -14,8 +14,8 @@ from sassafras.cli.app import app
 from sassafras.core import SassafrasError, Verdict
 from sassafras.evaluate.sandbox.confine import landlock_version
 from sassafras.evaluate.source import SourceEvaluator
-from sassafras.gemm import Shape
 from sassafras.gemm.configs.fields import from_fields
+from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.source_workload import plain, source_workload
 from sassafras.gemm.select.workload import winner
 from sassafras.llm.answer import AnswerError

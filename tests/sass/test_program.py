@@ -10,7 +10,8 @@ import pytest
 
 from sassafras.core import Kernel
 from sassafras.core.errors import CubinError, UnsupportedArch
-from sassafras.sass import Program, check_schedulable, disassembly, parameters
+from sassafras.frontend._image import parameter_sizes
+from sassafras.sass import Program, check_schedulable, disassembly
 from sassafras.sass.cubin import Cubin
 from sassafras.sass.eiattr import ANNOTATIONS, UNUSED_LOAD_BYTES, Record, unknown_attributes
 from sassafras.sass.registers import GPR, PRED, UGPR
@@ -103,7 +104,7 @@ def test_several_kernels_in_one_cubin() -> None:
         assert choose.instructions[branch // 16].base in ("BRX", "BRXU")
         leaders = {block.start for block in choose.blocks}
         assert all(t // 16 in leaders for t in targets)
-    assert [(p.offset, p.size) for p in parameters(program.cubin, "reverse")] == [(0, 8), (8, 4)]
+    assert parameter_sizes(program.cubin.entries["reverse"]) == [8, 4]
 
 
 def test_blocks_cover_the_function_and_loops_have_back_edges() -> None:

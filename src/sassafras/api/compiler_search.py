@@ -114,8 +114,11 @@ class CompilerJob(PtxJob):
             assert final.cost is not None
             look = searched[best.digest]
             row |= {"digest": best.digest, "recipe": dict(best.recipe), "ratio": 1 / final.cost}
-            row |= {"interval": _pair(final.interval), "null": final.null}
-            row |= {"null_interval": _pair(final.null_interval), "as_selected": 1 / look.cost}
+            row |= {"interval": final.interval and final.interval.ends, "null": final.null}
+            row |= {
+                "null_interval": final.null_interval and final.null_interval.ends,
+                "as_selected": 1 / look.cost,
+            }
             corrected = 1 / look.cost - expected_excess(_error(look.outcome), judged)
             row |= {"corrected": corrected, "candidates": judged, "retained": look.cost / final.cost}
             rows.append(row)
@@ -177,11 +180,7 @@ def _summary(made: Result, rows: list[dict[str, Any]]) -> dict[str, Any]:
         intervals.append(Interval(*first["interval"]))
         ratio /= first["ratio"]
     over = quotient_interval(ratio, *intervals)
-    return {"stages": rows, "over_settings": {"ratio": ratio, "interval": _pair(over)}}
-
-
-def _pair(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else [interval.low, interval.high]
+    return {"stages": rows, "over_settings": {"ratio": ratio, "interval": over.ends}}
 
 
 def _error(look: Outcome) -> float:

@@ -139,8 +139,8 @@ def together(candidate: Candidate, found: Sequence[tuple[Case, float, Outcome]])
                 "launches": launches,
                 "baseline": _baseline(outcome),
                 "ratio": ratios[case.name],
-                "interval": _ends(outcome.interval),
-                "null_interval": _ends(outcome.null_interval),
+                "interval": outcome.interval and outcome.interval.ends,
+                "null_interval": outcome.null_interval and outcome.null_interval.ends,
             }
             for case, launches, outcome in found
         },
@@ -196,7 +196,3 @@ def _slower(outcome: Evaluation | Modelled) -> bool:
         return (outcome.speedup or 0.0) < 0.99
     null = outcome.null_interval.low if outcome.null_interval else 1.0
     return outcome.interval.high < min(null, 1.0)
-
-
-def _ends(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else [interval.low, interval.high]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from sassafras.evaluate.gpu import CudaDevice
 from sassafras.evaluate.gpu.protocol import launch_key
 from sassafras.evaluate.gpu.sanitizer import program, sanitize
 from sassafras.evaluate.scan import scan_cubin
-from sassafras.jobs.opening import DEFAULT_ARCH, load_workload
+from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, read_store
 from sassafras.store import Store, Winner
 from sassafras.validate import Validator
 
@@ -220,12 +220,8 @@ def _subject(
     return _Subject(workload, which, original, tuned, origin, grounds if grounds.startswith("none") else "")
 
 
-def _reading(store: Any) -> AbstractContextManager[Store]:
-    return nullcontext(store) if isinstance(store, Store) else Store.open(store, readonly=True)
-
-
 def _winner(stored: int, store: Any) -> Winner:
-    with _reading(store) as kept:
+    with read_store(store) as kept:
         for winner in kept.winners():
             if winner.id == stored:
                 return winner
@@ -234,7 +230,7 @@ def _winner(stored: int, store: Any) -> Winner:
 
 def _best(original: Kernel, store: Any) -> Winner | None:
     try:
-        opened = _reading(store)
+        opened = read_store(store)
     except StoreError:
         return None  # there is no store yet
     with opened as kept:

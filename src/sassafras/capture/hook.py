@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sassafras.deploy.triton_load import SUPPORTED, supported_version
+from sassafras.deploy.triton_load import unchecked
 
 if TYPE_CHECKING:
     from .recorder import LaunchRecorder
@@ -73,9 +73,8 @@ def detach() -> None:
 
 def unsupported(version: str, run: Any, bench: Any) -> str | None:
     """Why this Triton is left alone, or None."""
-    if not supported_version(version):
-        low, high = (".".join(map(str, bound)) for bound in SUPPORTED)
-        return f"Triton {version} is not one that this was checked on ({low} to {high})"
+    if problem := unchecked(version):
+        return problem
     for method, needed in ((run, {"grid", "warmup"}), (bench, {"config"})):
         if not callable(method) or not needed <= set(inspect.signature(method).parameters):
             return f"Triton {version} launches kernels in another way than expected"

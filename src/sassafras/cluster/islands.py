@@ -171,12 +171,7 @@ class Island:
     @property
     def fraction(self) -> float:
         """Share of the budget spent, 0 to 1."""
-        shares = [0.0]
-        if self.budget.seconds is not None:
-            shares.append(self.clock / self.budget.seconds)
-        if self.budget.evaluations is not None:
-            shares.append(len(self.known) / self.budget.evaluations)
-        return min(max(shares), 1.0)
+        return self.budget.share(self.clock, len(self.known))
 
     def take(self, outcome: Outcome, took: float) -> bool:
         """Note an outcome; False for one that was known (a retry says again what was on its way)."""

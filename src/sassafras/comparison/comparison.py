@@ -59,14 +59,13 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """What was decided and its figures, JSON-able; intervals as pairs."""
-        null = self.null_interval
         return {
             "decided": self.decided,
             "speedup": self.speedup,
             "null": self.null,
             "verdict": self.verdict,
-            "interval": None if self.interval is None else [self.interval.low, self.interval.high],
-            "null_interval": None if null is None else [null.low, null.high],
+            "interval": self.interval and self.interval.ends,
+            "null_interval": self.null_interval and self.null_interval.ends,
             "a_us": self.a_us,
             "b_us": self.b_us,
             "cold_l2_speedup": self.cold_speedup,

@@ -61,6 +61,15 @@ class Budget:
                 )
         return cls(seconds, evaluations)
 
+    def share(self, seconds: float, evaluations: int) -> float:
+        """What of it these seconds and evaluations are, 0 to 1."""
+        shares = [0.0]
+        if self.seconds is not None:
+            shares.append(seconds / self.seconds)
+        if self.evaluations is not None:
+            shares.append(evaluations / self.evaluations)
+        return min(max(shares), 1.0)
+
     def __str__(self) -> str:
         parts = []
         if self.seconds is not None:

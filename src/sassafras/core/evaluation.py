@@ -36,6 +36,11 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def ends(self) -> list[float]:
+        """As JSON."""
+        return [self.low, self.high]
+
     def outside(self, other: Interval) -> bool:
         """True when the two intervals do not overlap."""
         return self.low > other.high or self.high < other.low

@@ -40,7 +40,7 @@ def tuned_cubin(
         on = 0 if gpu is None else gpu
         decision = ENGINE.look_up(index, settings, cubin, digest, LaunchFacts(name=kernel), on)
     except Exception as error:
-        decision = Decision(None, f"looking it up failed: {type(error).__name__}: {error}")
+        decision = Decision.failed(error)
     given = cubin if decision.tuned is None else decision.tuned
     loaded = hashlib.sha256(given).hexdigest()
     ENGINE.note(kernel or "(plain cubin)", digest, loaded, -1, decision)

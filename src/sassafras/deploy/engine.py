@@ -36,6 +36,11 @@ class Decision:
     reason: str
     row: tuple[tuple[str, Any], ...] = ()
 
+    @classmethod
+    def failed(cls, error: Exception) -> Decision:
+        """To load the original, since looking it up raised."""
+        return cls(None, f"looking it up failed: {type(error).__name__}: {error}")
+
 
 class LookedUp(NamedTuple):
     """The sha256 of the compiler's cubin (empty where unreadable), the CUDA ordinal, and the decision."""
@@ -46,7 +51,7 @@ class LookedUp(NamedTuple):
 
 
 class Deployment:
-    """Decides, and remembers. Whatever goes wrong in here ends as a reason, never as an exception."""
+    """Decides, and remembers. Whatever goes wrong ends as a `Decision`'s reason, never in the program."""
 
     def __init__(self) -> None:
         self.settings = DeploySettings()
@@ -86,13 +91,7 @@ class Deployment:
         self._verdicts = {}
 
     def decide(self, cubin: bytes, digest: str, launch: LaunchFacts, device: int, fn: Any = None) -> Decision:
-        """What to load for `cubin`, which has this sha256. Never raises."""
-        try:
-            return self._decide(cubin, digest, launch, device, fn)
-        except Exception as error:
-            return Decision(None, f"looking it up failed: {type(error).__name__}: {error}")
-
-    def _decide(self, cubin: bytes, digest: str, launch: LaunchFacts, device: int, fn: Any) -> Decision:
+        """What to load for `cubin`, which has this sha256. May raise."""
         index = self.index
         if index is None:
             return Decision(None, "not installed")

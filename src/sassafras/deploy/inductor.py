@@ -114,6 +114,4 @@ def _decide(engine: Deployment, kernel: Any, device: int) -> LookedUp:
         )
         return LookedUp(digest, device, engine.decide(cubin, digest, launch, device))
     except Exception as error:
-        return LookedUp(
-            digest, device, Decision(None, f"looking it up failed: {type(error).__name__}: {error}")
-        )
+        return LookedUp(digest, device, Decision.failed(error))

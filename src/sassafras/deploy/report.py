@@ -97,7 +97,7 @@ def overview(folder: Path | None = None, store: Path | None = None) -> Overview:
 
 def _triton() -> str:
     """The installed version, read without importing Triton."""
-    from .triton_load import supported_version
+    from .triton_load import unchecked
 
     if importlib.util.find_spec("triton") is None:
         return "not installed"
@@ -105,4 +105,4 @@ def _triton() -> str:
         version = importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
         return "of an unknown version"
-    return version if supported_version(version) else f"{version}, which this was not checked on: left alone"
+    return f"{version}, which this was not checked on: left alone" if unchecked(version) else version

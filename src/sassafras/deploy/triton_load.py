@@ -73,17 +73,19 @@ def detach() -> None:
         _wrap = None
 
 
-def supported_version(version: str) -> bool:
-    """Is it one of `SUPPORTED`?"""
+def unchecked(version: str) -> str | None:
+    """Why this version of Triton must be left alone; None for one of `SUPPORTED`."""
     found = re.match(r"(\d+)\.(\d+)", version)
-    return found is not None and SUPPORTED[0] <= (int(found[1]), int(found[2])) <= SUPPORTED[1]
+    if found is not None and SUPPORTED[0] <= (int(found[1]), int(found[2])) <= SUPPORTED[1]:
+        return None
+    low, high = (".".join(map(str, bound)) for bound in SUPPORTED)
+    return f"Triton {version} is not one that this was checked on ({low} to {high})"
 
 
 def unsupported(version: str, method: Any) -> str | None:
     """Why this Triton must be left alone, or None."""
-    if not supported_version(version):
-        low, high = (".".join(map(str, bound)) for bound in SUPPORTED)
-        return f"Triton {version} is not one that this was checked on ({low} to {high})"
+    if problem := unchecked(version):
+        return problem
     code = getattr(inspect.unwrap(method) if callable(method) else None, "__code__", None)
     if code is None or code.co_argcount != 1 or not set(code.co_names) >= _NAMES:
         return f"Triton {version} loads kernels in another way than expected"
@@ -154,12 +156,7 @@ def _load(engine: Deployment, compiled: Any, original: Original) -> None:
         finally:
             compiled.kernel = untouched
 
-    engine.load(compiled.name, _decide(engine, compiled), tuned, lambda: original(compiled), compiled)
-
-
-def look_again(engine: Deployment, compiled: Any, device: int) -> LookedUp:
-    """What a kernel that is loaded on this device would get, were it loaded now. Never raises."""
-    return _decide(engine, compiled, device)
+    engine.load(compiled.name, look_up(engine, compiled), tuned, lambda: original(compiled), compiled)
 
 
 def exchange(engine: Deployment, compiled: Any, found: LookedUp) -> None:
@@ -187,7 +184,8 @@ def exchange(engine: Deployment, compiled: Any, found: LookedUp) -> None:
     engine.note(compiled.name, digest, loaded, device, decision, compiled)
 
 
-def _decide(engine: Deployment, compiled: Any, on: int | None = None) -> LookedUp:
+def look_up(engine: Deployment, compiled: Any, on: int | None = None) -> LookedUp:
+    """What a kernel gets that is loaded now, on this device or the current one. Never raises."""
     from .engine import Decision, LookedUp
 
     digest, device = "", -1
@@ -203,9 +201,7 @@ def _decide(engine: Deployment, compiled: Any, on: int | None = None) -> LookedU
         fn = getattr(compiled.src, "fn", None)
         return LookedUp(digest, device, engine.decide(compiled.kernel, digest, launch, device, fn))
     except Exception as error:
-        return LookedUp(
-            digest, device, Decision(None, f"looking it up failed: {type(error).__name__}: {error}")
-        )
+        return LookedUp(digest, device, Decision.failed(error))
 
 
 @contextmanager

@@ -32,7 +32,7 @@ class ApprovedFailure(NamedTuple):
 
 
 class KernelEvaluator:
-    """Implements `core.protocols.KernelEvaluator` on a device that is open already.
+    """Implements `core.protocols.Evaluator` on a device that is open already.
 
     A candidate goes through: the cache of this run (by cubin digest), the comparison of its launch facts
     with the baseline's, the validator, the device.

@@ -92,6 +92,8 @@ _ATTRIBUTES: tuple[tuple[str, str], ...] = (
     ("loads code or files", r"(load_library|load_inline|cpp_extension|load|save|from_file|hub|ctypes|"
      r"classes|ops|_C)"),
 )  # fmt: skip
+#: of a source
+_MOST_BYTES = 1 << 20
 _NAMES = tuple((why, re.compile(f"^(?:{pattern})$")) for why, pattern in _ATTRIBUTES)
 #: modules whose attributes a candidate must not replace, and what a PyTorch program sets in them
 _PATCHED = frozenset({"torch", "triton", "tl", "time", "numpy", "np"})
@@ -136,10 +138,10 @@ class Binary:
     narrow: Mapping[str, int] = field(default_factory=dict)
 
 
-def scan_cuda(text: str, *, most_bytes: int = 1 << 20) -> ScanFinding | None:
+def scan_cuda(text: str) -> ScanFinding | None:
     """The first thing in CUDA C++ that a candidate kernel must not have, or None."""
-    if len(text) > most_bytes:
-        return ScanFinding(Verdict.UNSUPPORTED, f"the source is longer than {most_bytes} bytes")
+    if len(text) > _MOST_BYTES:
+        return ScanFinding(Verdict.UNSUPPORTED, f"the source is longer than {_MOST_BYTES} bytes")
     if "\0" in text:
         return ScanFinding(Verdict.COMPILE_ERROR, "the source holds a NUL byte")
     for code in readings(text):
@@ -182,15 +184,15 @@ def _judge_patterns(text: str, code: str) -> ScanFinding | None:
     return None
 
 
-def scan_python(text: str, language: str = "triton", *, most_bytes: int = 1 << 20) -> ScanFinding | None:
+def scan_python(text: str, language: str = "triton") -> ScanFinding | None:
     """The first thing in Triton or Python source that a candidate must not have, or None.
 
     Args:
         language: ``triton``, ``python``, or ``module``: a whole PyTorch program, which may import, build and
             call anything; only patches of what measures or compares are refused by their text.
     """
-    if len(text) > most_bytes:
-        return ScanFinding(Verdict.UNSUPPORTED, f"the source is longer than {most_bytes} bytes")
+    if len(text) > _MOST_BYTES:
+        return ScanFinding(Verdict.UNSUPPORTED, f"the source is longer than {_MOST_BYTES} bytes")
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

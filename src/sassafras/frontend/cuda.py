@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -166,20 +164,13 @@ def _output(compiler: Compiler, source: CudaSource, *, ptx: bool) -> tuple[bytes
     if compiler == "nvrtc":
         return with_nvrtc(source.text, options, where=source.where, ptx=ptx)
     try:
-        nvcc = str(find("nvcc").path)
+        nvcc = find("nvcc")
     except ToolMissing as error:
         raise ToolMissing(
             "nvcc was not found",
             hint="install a CUDA toolkit, or in the checkout: pip install -e '.[cuda-source]'",
         ) from error
-    return with_nvcc(nvcc, source.text, options, where=source.where, ptx=ptx), _release(nvcc)
-
-
-@functools.lru_cache
-def _release(nvcc: str) -> str:
-    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"V(\d+\.\d+\.\d+)", text)
-    return found[1] if found else "unknown"
+    return with_nvcc(str(nvcc.path), source.text, options, where=source.where, ptx=ptx), nvcc.version
 
 
 def _macro(value: Any) -> str:

@@ -32,6 +32,7 @@ from sassafras.core.errors import reason
 from sassafras.core.workload import Reference
 
 from ._ptxas import assemble, ptxas_version
+from .captured.values import plain
 
 #: architecture names that users may write -> compute capability that Triton is asked for.
 #: Triton appends the "a" from 9.0 on by itself (seen in 3.6.0: `sm_arch_from_capability`).
@@ -128,8 +129,8 @@ class TritonBuilder:
                 "aligned_or_divisible_by_16": [
                     self.kernel.arg_names[path[0]] for path, attr in attrs.items() if attr and len(path) == 1
                 ],
-                "constants": {self.kernel.arg_names[path[0]]: _jsonable(v) for path, v in constexprs.items()},
-                "options": {k: _jsonable(v) for k, v in sorted(case.options.items())},
+                "constants": {self.kernel.arg_names[path[0]]: plain(v) for path, v in constexprs.items()},
+                "options": {k: plain(v) for k, v in sorted(case.options.items())},
                 "num_warps": metadata.num_warps,
                 "num_stages": getattr(metadata, "num_stages", None),
                 "source_hash": self.kernel.cache_key,
@@ -444,7 +445,3 @@ def _ptx_parameters(ptx: str, name: str, where: str) -> int:
     if not found:
         raise CompileError(f"the PTX has no entry {name!r}", where=where)
     return found[1].count(".param")
-
-
-def _jsonable(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str | type(None)) else str(value)

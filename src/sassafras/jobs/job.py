@@ -42,8 +42,6 @@ from sassafras.store import Store, redrawn_facts
 from sassafras.timing_model.evidence import correlation, refusal
 from sassafras.validate import Validator
 
-#: verdicts that a schedule which the validator approved must never get
-
 
 class StoreRecorder:
     """A run of the store, as the search's record."""

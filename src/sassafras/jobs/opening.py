@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +49,12 @@ def opened_store(store: str | Path | Store | bool | None) -> Any:
     if store is True:
         store = None
     return Store.open(store)
+
+
+def read_store(store: str | Path | Store | None) -> AbstractContextManager[Store]:
+    """A context with a store that is only read: by path, the default one (None), or an open one.
+
+    Raises:
+        StoreError: there is none.
+    """
+    return nullcontext(store) if isinstance(store, Store) else Store.open(store, readonly=True)

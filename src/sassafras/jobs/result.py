@@ -220,7 +220,7 @@ class Result:
             if isinstance(value, Kernel):
                 value = _kernel_json(value)
             elif isinstance(value, Interval):
-                value = [value.low, value.high]
+                value = value.ends
             elif isinstance(value, Mapping):
                 value = dict(value)
             elif isinstance(value, tuple):

@@ -74,16 +74,15 @@ class SourceJob(Job):
             )
         made = super()._confirmed(found)
         if strategy.record.folder is not None and not made.modelled:
-            null, mine = made.null_interval, made.interval
             strategy.record.append(
                 "confirmed",
                 digest=made.kernel.digest,
                 improved=made.improved,
                 speedup=made.speedup,
                 over_best=None if made.speedup is None else made.speedup * strategy.rival,
-                interval=None if mine is None else [mine.low, mine.high],
+                interval=made.interval and made.interval.ends,
                 null=made.null,
-                null_interval=None if null is None else [null.low, null.high],
+                null_interval=made.null_interval and made.null_interval.ends,
             )
         return made
 

@@ -253,9 +253,7 @@ class Calls:
             answer = self._ask(worker, "search", limit, **asked)
             told.append(f"{call.config}: {answer['detail']}" if len(wanted.calls) > 1 else answer["detail"])
             if answer["improved"] and not self._at_hand(call):
-                told.append(
-                    "not used: " + triton_load.look_again(ENGINE, call.compiled, call.device)[2].reason
-                )
+                told.append("not used: " + triton_load.look_up(ENGINE, call.compiled, call.device)[2].reason)
         detail = "; ".join(told)
         self._ask(worker, "settle", BESIDES_S, detail=detail)
         return "done", detail
@@ -267,7 +265,7 @@ class Calls:
     def _at_hand(self, call: FirstCall) -> bool:
         """Whether the store has a tuned cubin for it, which its next launch then loads, if it did not yet."""
         refresh()
-        found = triton_load.look_again(ENGINE, call.compiled, call.device)
+        found = triton_load.look_up(ENGINE, call.compiled, call.device)
         if found.decision.tuned is None:
             return False
         rows = [row for row in ENGINE.loaded if row.original == found.digest and row.device == found.device]

@@ -35,9 +35,9 @@ from .control import Control
 from .cubin import Cubin
 from .instruction import Instruction
 from .opcodes import Fence, Memory, Op, Queue
-from .program import Emitter, Function, Parameter, Program, parameters
+from .program import Emitter, Function, Program
 
 __all__ = [
     "ARCHS", "Arch", "Block", "Control", "Cubin", "Emitter", "Fence", "Function", "Instruction", "Memory",
-    "Op", "Parameter", "Program", "Queue", "check_schedulable", "parameters",
+    "Op", "Program", "Queue", "check_schedulable",
 ]  # fmt: skip

@@ -22,7 +22,6 @@ from .cubin import Cubin, Entry
 from .disassembly import Disassembly, Line, Listing, disassemble
 from .eiattr import (
     INDIRECT_BRANCH_TARGETS,
-    KPARAM_INFO,
     MAX_THREADS,
     REQNTID,
     named_beside,
@@ -289,25 +288,3 @@ def _indirect_targets(entry: Entry) -> dict[int, tuple[int, ...]]:
             targets[branch] = tuple(found)
             at += 3 + count
     return targets
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A kernel parameter's place in the constant bank: ordinal, byte offset, byte size."""
-
-    ordinal: int
-    offset: int
-    size: int
-
-
-def parameters(cubin: Cubin, name: str) -> tuple[Parameter, ...]:
-    """The parameters of the kernel `name` of a cubin in order, from EIATTR_KPARAM_INFO.
-
-    The record is u32 index, u16 ordinal, u16 offset, u32 with the size in its upper 14 bits (observed).
-    """
-    found = []
-    for record in cubin.entries[name].info:
-        if record.attribute == KPARAM_INFO and len(record.payload) >= 12:
-            _, ordinal, offset, packed = struct.unpack_from("<IHHI", record.payload)
-            found.append(Parameter(ordinal, offset, packed >> 18))
-    return tuple(sorted(found, key=lambda p: p.ordinal))

@@ -16,7 +16,7 @@ from sassafras.core.errors import ToolMissing
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A program: its path, version (``"12.8"``), and where it comes from (``"triton"``, ...)."""
+    """A program: its path, version (``"12.8.93"``), and where it comes from (``"triton"``, ...)."""
 
     path: Path
     version: str

@@ -112,12 +112,7 @@ class _Session(Generic[State]):
 
     @property
     def progress(self) -> float:
-        shares = [0.0]
-        if self.budget.seconds is not None:
-            shares.append(self.clock / self.budget.seconds)
-        if self.budget.evaluations is not None:
-            shares.append(len(self.seen) / self.budget.evaluations)
-        return min(max(shares), 1.0)
+        return self.budget.share(self.clock, len(self.seen))
 
     def more(self) -> bool:
         self.idle += 1

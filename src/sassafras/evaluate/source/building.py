@@ -154,8 +154,8 @@ def _run(
     return done
 
 
-def _tail(text: str, most: int = 2000) -> str:
-    return text if len(text) <= most else "... " + text[-most:]
+def _tail(text: str) -> str:
+    return text if len(text) <= 2000 else "... " + text[-2000:]
 
 
 def _build_cuda(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 
-_OWN = r"(?:\./)?{name}"
+_OWN = r"^(?:\./)?kernel\.cu"
 _LEVEL = r"(?P<level>(?:fatal |catastrophic )?error|warning|remark|note)"
 #: nvcc's front end and NVRTC, then gcc
 _FORMS = (
-    r"^{own}\((?P<line>\d+)\): " + _LEVEL + r"(?: #[\w-]+)?: (?P<words>.*)$",
-    r"^{own}:(?P<line>\d+)(?::\d+)?: " + _LEVEL + r": (?P<words>.*)$",
+    re.compile(_OWN + r"\((?P<line>\d+)\): " + _LEVEL + r"(?: #[\w-]+)?: (?P<words>.*)$"),
+    re.compile(_OWN + r":(?P<line>\d+)(?::\d+)?: " + _LEVEL + r": (?P<words>.*)$"),
 )
 #: of tools that read no source: their words are their own
 _TOOL = re.compile(r"^(?:ptxas|nvcc|nvlink|cicc)\s+(?:[^\s:]*, line \d+; )?(?:fatal|error|warning)\s*: .*$")
@@ -21,24 +21,21 @@ _TOOL = re.compile(r"^(?:ptxas|nvcc|nvlink|cicc)\s+(?:[^\s:]*, line \d+; )?(?:fa
 _MORE = re.compile(r"^\s+(?:argument types are|object type is|operand types are|operand type is): .*$")
 
 
-def own_messages(output: str, text: str, name: str = "kernel.cu") -> str:
-    """The messages of a compiler about one file.
+def own_messages(output: str, text: str) -> str:
+    """The messages of a compiler about ``kernel.cu``.
 
     Args:
         output: what it printed, paths inside the scratch folder written as ``./``.
         text: the file.
-        name: its name.
 
     Returns: each message with the line of `text` that it is about; a word where others were left out.
     """
-    own = _OWN.format(name=re.escape(name))
-    forms = [re.compile(form.replace("{own}", own)) for form in _FORMS]
     lines = text.splitlines()
     kept: list[str] = []
     foreign = False
     added = False
     for line in output.splitlines():
-        found = next((match for form in forms if (match := form.match(line))), None)
+        found = next((match for form in _FORMS if (match := form.match(line))), None)
         if found:
             number = int(found["line"])
             kept.append(f"line {number}: {found['level']}: {found['words']}")

@@ -2,8 +2,8 @@
 
 None of them changes a result: they name registers, residency, loops and caches, which the PTX ISA calls
 limits or performance hints ("Performance-Tuning Directives", "Cache Operators", "Cache Eviction Priority
-Hints", "Descriptions of .pragma Strings"). A rewrite that may reorder floating-point sums has to set
-`Rewrite.bitwise` to False; there is none. Results are compared on the device all the same.
+Hints", "Descriptions of .pragma Strings"), and none reorders floating-point sums. Results are compared on
+the device bit by bit all the same.
 
 Left out: ``.nc``, which needs proof that nothing writes there; ``.lu`` and ``.cv``, which are no mere hints;
 prefetches of later iterations, whose addresses may lie outside of the buffer.
@@ -38,11 +38,9 @@ class Rewrite:
     """One change of one entry.
 
     Attributes:
-        bitwise: results stay equal bit by bit.
         needs: least version of the PTX ISA; a smaller ``.version`` is raised, which alone changes nothing.
     """
 
-    bitwise: ClassVar[bool] = True
     needs: ClassVar[tuple[int, int]] = (0, 0)
 
     @property

@@ -36,24 +36,21 @@ def sample(table: TunedTable, seed: int = 0) -> list[Shape]:
     return [drawn[i] for i in np.random.default_rng(seed).permutation(len(drawn))]
 
 
-def calibrate(
-    near: str, settings: runs.RunSettings, *, seconds: float, shapes: list[Shape] | None = None
-) -> tuple[TunedTable | None, Dataset]:
+def calibrate(near: str, settings: runs.RunSettings, *, seconds: float) -> tuple[TunedTable | None, Dataset]:
     """The table of `near`, corrected by times of a sample on this GPU (None if modelled); and these times.
 
     Args:
         near: the GPU whose table is the start.
         settings: where the journal lies, seed and so on; the number of minutes is not used.
         seconds: from the call to its end, kernels compiled. What was timed before is used as well.
-        shapes: instead of `sample`.
 
     Raises:
         SassafrasError: nothing was timed.
-        DeviceError, CompileError, ToolMissing: see `Executor`.
+        DeviceError, CompileError, ToolMissing: see `runner`.
     """
     began = time.monotonic()
     start = near_table(near)
-    drawn = sample(start, settings.options.seed) if shapes is None else shapes
+    drawn = sample(start, settings.options.seed)
     left = (seconds - _RESERVE - (time.monotonic() - began)) / 60
     found = runs.time_sample(
         _STEM, {"mode": "calibrate", "near": near}, drawn, replace(settings, minutes=left)

@@ -37,7 +37,7 @@ class Journal:
 
     def done(self) -> dict[str, dict[str, Any]]:
         """shape -> its record; a failure counts as done and carries ``error``."""
-        return {r["shape"]: r for r in read(self.path)[1:] if "shape" in r}
+        return records_of(self.path)
 
     def add(self, record: dict[str, Any]) -> None:
         """Write a shape's record (it carries ``shape``) or another note; on disk when it returns."""
@@ -80,6 +80,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def records_of(*paths: Path) -> dict[str, dict[str, Any]]:
+    """shape -> its record, from these journals."""
+    return {r["shape"]: r for path in paths for r in read(path)[1:] if "shape" in r}
+
+
 def journals(folder: Path, stem: str) -> list[Path]:
     """The journals of a stem (``hgemm-select``), one for each GPU or cluster that worked on it."""
     return sorted(folder.glob(f"{stem}.gpu*.jsonl"))
@@ -87,7 +92,7 @@ def journals(folder: Path, stem: str) -> list[Path]:
 
 def records(folder: Path, stem: str) -> dict[str, dict[str, Any]]:
     """shape -> its record, from all journals of a stem."""
-    return {r["shape"]: r for path in journals(folder, stem) for r in read(path)[1:] if "shape" in r}
+    return records_of(*journals(folder, stem))
 
 
 def faulty(folder: Path, stem: str) -> dict[str, dict[str, Any]]:

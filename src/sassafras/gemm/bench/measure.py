@@ -252,7 +252,7 @@ def hopeful(names: Sequence[str], trial_us: Sequence[float], twin: str) -> list[
     """Indices of the contestants worth a pause: without the layouts that are clearly slower than the other.
 
     Args:
-        names: of contestants (`_contestants`).
+        names: of contestants (`_Measurement`).
         trial_us: microseconds of each in a short trial.
         twin: what ``null`` repeats; stays, as ``ours`` and ``null`` do.
     """

@@ -22,7 +22,7 @@ from ..matmul.recorder import Recorder, recorded, to_json
 from ..problem.shape import Product
 from ..select.dataset import slug
 from ..select.table import ProductRow, TunedTable
-from .journal import Journal, belongs, read
+from .journal import Journal, belongs, read, records_of
 from .options import Options
 from .runs import provenance
 from .worker import asked
@@ -188,9 +188,10 @@ def tune_products(
     own = {"mode": "program", "cache": str(cache) if cache else None, "dry": dry}
     plan = {**own, "options": asdict(Options(seed=seed))}
     path = folder / _JOURNAL
+    done: dict[str, dict[str, Any]] = {}  # a product's record by its name
     if path.is_file():
         belongs(path, asked(plan))
-    done = _done(path)
+        done = records_of(path)
     weights = {product: count * _guess_us(product) for product, count in calls.items()}
     left = [p for p in sorted(calls, key=lambda p: -weights[p]) if str(p) not in done]
     client = WorkerClient(plan, stall=_STALL)
@@ -231,8 +232,7 @@ def tune_products(
 def installed(path: Path) -> None:
     """Let `sassafras.matmul` on this machine use a table of products that `tune_products` wrote."""
     table = TunedTable.load(path)
-    place = tuned_path(str(table.header.get("gpu", "modelled")))
-    (TunedTable.load(place).merged(table) if place.is_file() else table).save(place)
+    table.install(tuned_path(str(table.header.get("gpu", "modelled"))))
 
 
 def _ask(client: WorkerClient, of: Product, **question: Any) -> dict[str, Any]:
@@ -249,11 +249,6 @@ def _ask(client: WorkerClient, of: Product, **question: Any) -> dict[str, Any]:
 def _guess_us(product: Product) -> float:
     """Of a call, roughly."""
     return 2.0 + max(product.shape.flop / 7e8, product.shape.nbytes / 4e6)
-
-
-def _done(path: Path) -> dict[str, dict[str, Any]]:
-    """Product's name -> its record in the journal."""
-    return {r["shape"]: r for r in read(path)[1:] if "shape" in r} if path.is_file() else {}
 
 
 def _rows(calls: Mapping[Product, int], done: Mapping[str, dict[str, Any]]) -> list[ProductRow]:

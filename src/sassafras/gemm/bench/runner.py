@@ -7,16 +7,16 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sassafras.core import DeviceError
 from sassafras.cuda.environment import available
 
 from ..build.cubins import build
 from ..configs.fields import from_fields
-from ..configs.registry import INSTANCES, Instance
+from ..configs.registry import Instance
 from ..problem.shape import Shape
 from .faults import FaultyConfig
 from .journal import Journal, faulty, records
@@ -29,38 +29,39 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class ShapeJobs:
-    """What an executor has to get done: every shape in some journal of every job's stem.
+class ShapeJob:
+    """Shapes, each of which has to be in some journal of a stem.
 
     Attributes:
-        folder: of the journals.
-        jobs: (stem, plan) pairs; for plans see `worker.ShapeWorker`.
+        folder, stem: of the journals.
+        plan: see `worker.ShapeWorker`.
         shapes: names of shapes.
+        say: is told how it goes.
         selections: shape -> what was selected for it, for a measurement.
         deadline: ``time.time()`` after which no shape is begun.
         progress: say every so many shapes, 0 for never.
-        say: is told how it goes.
         in_order: shapes are begun in their order, not the longest first: a deadline cuts off a sample's end.
     """
 
     folder: Path
-    jobs: Sequence[tuple[str, dict[str, Any]]]
+    stem: str
+    plan: dict[str, Any]
     shapes: Sequence[str]
     say: Say
-    selections: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    deadline: float | None = None
-    progress: int = 0
-    in_order: bool = False
+    selections: Mapping[str, dict[str, Any]]
+    deadline: float | None
+    progress: int
+    in_order: bool
 
     @property
     def mode(self) -> str:
         """``select`` or ``measure``."""
-        return str(self.jobs[0][1]["mode"])
+        return str(self.plan["mode"])
 
     def left(self) -> list[str]:
-        """Shapes that a journal lacks, longest first unless in order: the last to end should be short."""
-        known = [records(self.folder, stem) for stem, _ in self.jobs]
-        missing = [text for text in self.shapes if not all(text in found for found in known)]
+        """Shapes that the journals lack, longest first unless in order: the last to end should be short."""
+        found = records(self.folder, self.stem)
+        missing = [text for text in self.shapes if text not in found]
         return missing if self.in_order else sorted(missing, key=lambda text: -Shape.parse(text).flop)
 
     def late(self) -> bool:
@@ -68,77 +69,45 @@ class ShapeJobs:
         return self.deadline is not None and time.time() > self.deadline
 
 
-class Executor(Protocol):
-    """Which GPUs measure: this host's own, or a cluster's."""
+def prepare(cache: Path | None, say: Say, instances: Sequence[Instance]) -> None:
+    """Have these kernels of ours compiled.
 
-    def environment(self) -> dict[str, Any] | None:
-        """What the machines that measure say of themselves; None where it is this one."""
-        ...
-
-    def prepare(self, cache: Path | None, say: Say, instances: Sequence[Instance] = INSTANCES) -> None:
-        """Have these kernels of ours compiled where they will be needed.
-
-        Raises:
-            DeviceError: there is no GPU.
-            CompileError, ToolMissing: they cannot be built.
-        """
-        ...
-
-    def work(self, work: ShapeJobs) -> None:
-        """Get it done, or have the deadline passed.
-
-        Raises:
-            DeviceError: workers die again and again.
-            SassafrasError: a journal was written under other conditions.
-        """
-        ...
-
-
-class Local:
-    """The GPUs of this host, a process on each.
-
-    Args:
-        gpus: how many.
+    Raises:
+        DeviceError: there is no GPU.
+        CompileError, ToolMissing: they cannot be built.
     """
+    found, reason = available()
+    if not found:
+        raise DeviceError(f"the benchmark needs a GPU: {reason}", hint="--dry-run rehearses without one")
+    begin = time.perf_counter()
+    build(instances, cache)
+    say(f"{len(instances)} kernels built or found in {time.perf_counter() - begin:.1f} s")
 
-    def __init__(self, gpus: int = 1) -> None:
-        self.gpus = gpus
 
-    def environment(self) -> None:
-        """See `Executor.environment`."""
+def work(job: ShapeJob, gpus: int) -> None:
+    """Get a job done, or have its deadline passed; its shapes are dealt out to so many GPUs of this host.
 
-    def prepare(self, cache: Path | None, say: Say, instances: Sequence[Instance] = INSTANCES) -> None:
-        """See `Executor.prepare`."""
-        found, reason = available()
-        if not found:
-            raise DeviceError(f"the benchmark needs a GPU: {reason}", hint="--dry-run rehearses without one")
-        begin = time.perf_counter()
-        build(instances, cache)
-        say(f"{len(instances)} kernels built or found in {time.perf_counter() - begin:.1f} s")
-
-    def work(self, work: ShapeJobs) -> None:
-        """See `Executor.work`; one job after the other, its shapes dealt out to the GPUs."""
-        for stem, plan in work.jobs:
-            one = replace(work, jobs=[(stem, plan)])
-            left, faults = one.left(), faulty(work.folder, stem)
-            with ThreadPoolExecutor(self.gpus) as threads:
-                gpus = range(min(self.gpus, len(left)))
-                runs = [_GpuRun(one, faults, index, self.gpus) for index in gpus]
-                list(threads.map(_GpuRun.work, runs, (left[index :: self.gpus] for index in gpus)))
+    Raises:
+        DeviceError: workers die again and again.
+        SassafrasError: a journal was written under other conditions.
+    """
+    left, faults = job.left(), faulty(job.folder, job.stem)
+    with ThreadPoolExecutor(gpus) as threads:
+        runs = [_GpuRun(job, faults, index, gpus) for index in range(min(gpus, len(left)))]
+        list(threads.map(_GpuRun.work, runs, (left[index::gpus] for index in range(len(runs)))))
 
 
 class _GpuRun:
-    """One job on one GPU of several. What is found at fault (`faults`) is shared with the others."""
+    """A job on one GPU of several. What is found at fault (`faults`) is shared with the others."""
 
-    def __init__(self, work: ShapeJobs, faults: dict[str, dict[str, Any]], index: int, gpus: int) -> None:
-        self._run, self._faults = work, faults
-        stem, plan = work.jobs[0]
-        self._path = work.folder / f"{stem}.gpu{index}.jsonl"
-        self._client = WorkerClient(plan, environment=_visible(index, gpus))
+    def __init__(self, job: ShapeJob, faults: dict[str, dict[str, Any]], index: int, gpus: int) -> None:
+        self._run, self._faults = job, faults
+        self._path = job.folder / f"{job.stem}.gpu{index}.jsonl"
+        self._client = WorkerClient(job.plan, environment=_visible(index, gpus))
         self._journal: Journal | None = None
 
     def work(self, shapes: Sequence[str]) -> None:
-        """Get the shapes done, or have the deadline passed. Errors as `Executor.work`."""
+        """Get the shapes done, or have the deadline passed. Errors as `work`."""
         run, begin = self._run, time.perf_counter()
         try:
             for number, text in enumerate(shapes, 1):

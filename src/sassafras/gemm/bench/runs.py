@@ -22,10 +22,10 @@ from ..configs.fields import from_fields
 from ..problem.shape import Shape
 from ..select.dataset import Dataset, DatasetEntry, merge, shipped, stem
 from ..select.table import TunedTable
-from . import report
+from . import report, runner
 from .journal import belongs, journals, read, records
 from .options import Options
-from .runner import Executor, Local, Say, ShapeJobs
+from .runner import Say, ShapeJob
 from .worker import asked, kernels_digest
 
 SELECT = "hgemm-select"
@@ -42,7 +42,6 @@ class RunSettings:
         folder: journals go here. All modes of the benchmark, and the sweep, share the selection.
         options: how thorough it is.
         gpus: GPUs of this host to work on at once, a worker on each.
-        crew: what measures instead of `Local`.
         minutes: start no shape after so long; what is missing is counted as pending.
         dry: rehearse on a modelled clock, without a GPU; every row says so.
         fresh: delete earlier journals of this folder.
@@ -54,7 +53,6 @@ class RunSettings:
     folder: Path
     options: Options = field(default_factory=Options)
     gpus: int = 1
-    crew: Executor | None = None
     minutes: float | None = None
     dry: bool = False
     fresh: bool = False
@@ -72,15 +70,15 @@ class _Begun:
 
     Raises:
         SassafrasError: there are no shapes.
-        DeviceError, CompileError, ToolMissing: see `Executor.prepare`.
+        DeviceError, CompileError, ToolMissing: see `runner.prepare`.
     """
 
     def __init__(self, shapes: Sequence[Shape], settings: RunSettings) -> None:
         if not shapes:
             raise SassafrasError("a benchmark needs at least one shape")
-        self.settings, self.crew = settings, settings.crew or Local(settings.gpus)
+        self.settings = settings
         if not settings.dry:
-            self.crew.prepare(settings.cache, settings.say, instances(settings.options.layouts))
+            runner.prepare(settings.cache, settings.say, instances(settings.options.layouts))
         settings.folder.mkdir(parents=True, exist_ok=True)
         if settings.fresh:
             for path in settings.folder.glob("hgemm-*.gpu*.jsonl"):
@@ -96,22 +94,23 @@ class _Begun:
         share: float = 1.0,
         in_order: bool = False,
     ) -> None:
-        """`Executor.work`, when what lies there belongs to it; no worker starts if nothing is left.
+        """Job after job (`runner.work`), if what lies there belongs to them; nothing starts if none is left.
 
         Args:
             jobs: stem -> what its plan has beyond that of the others.
             share: of the minutes, what may have passed when the last shape is begun.
-            in_order: see `ShapeJobs`.
+            in_order: see `ShapeJob`.
         """
         of = self.settings
         base = {"options": asdict(of.options), "cache": str(of.cache) if of.cache else None, "dry": of.dry}
-        plans = [(name, {**base, **own}) for name, own in jobs.items()]
-        for name, plan in plans:
+        plans = {name: {**base, **own} for name, own in jobs.items()}
+        for name, plan in plans.items():
             for path in journals(of.folder, name):
                 belongs(path, asked(plan))
         deadline = self._started + 60 * share * of.minutes if of.minutes else None
-        chosen = selections or {}
-        self.crew.work(ShapeJobs(of.folder, plans, texts, of.say, chosen, deadline, of.progress, in_order))
+        how = selections or {}, deadline, of.progress, in_order
+        for name, plan in plans.items():
+            runner.work(ShapeJob(of.folder, name, plan, texts, of.say, *how), of.gpus)
 
 
 def run(
@@ -125,7 +124,7 @@ def run(
 
     Raises:
         SassafrasError: nothing to do, or a mode that does not exist.
-        DeviceError, CompileError, ToolMissing: see `Executor`.
+        DeviceError, CompileError, ToolMissing: see `runner`.
     """
     if mode not in MODES:
         raise SassafrasError(f"mode {mode!r} does not exist", hint="one of " + ", ".join(MODES))
@@ -231,8 +230,7 @@ def benchmark(
     """
     rows, summary = run(shapes, settings, mode=mode, processes=processes)
     stem = (name or f"hgemm-{mode}") + ("-dry" if settings.dry else "")
-    own, machine = environment(), settings.crew.environment() if settings.crew else None
-    found = {**own, **(machine or {}), **{key: own.get(key) for key in ("commit", "command", "date")}}
+    found = environment()
     head = {
         "benchmark": stem,
         **provenance(found.get("commit")),
@@ -280,7 +278,7 @@ def save_sweep(
     paths.append(folder / f"{name}.table.json")
     table.save(paths[-1])
     if install is not None:
-        (TunedTable.load(install).merged(table) if install.is_file() else table).save(install)
+        table.install(install)
         paths.append(install)
     return paths
 

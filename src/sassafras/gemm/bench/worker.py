@@ -1,7 +1,7 @@
 """The process that touches a GPU and is asked for one shape after another; it may die or hang.
 
-``worker_client`` starts it. A plan names a mode (``select``, ``measure``; ``judge``, ``confirm``;
-``program``; ``calibrate``) and the options. After an answer that says ``lost`` its CUDA context is gone, and
+``worker_client`` starts it. A plan names a mode (``select``, ``measure``; ``judge``; ``program``;
+``calibrate``) and the options. After an answer that says ``lost`` its CUDA context is gone, and
 it is of no further use.
 """
 
@@ -56,8 +56,7 @@ class ShapeWorker:
     """A GPU (or the modelled clock) with a plan: answers questions about one shape after another.
 
     Args:
-        plan: ``mode``, ``options``, ``cache``, ``dry``; of a measurement also ``process`` and ``how``, of a
-            confirmation ``process``.
+        plan: ``mode``, ``options``, ``cache``, ``dry``; of a measurement also ``process`` and ``how``.
 
     Attributes:
         header: the conditions that must be equal for records to belong together.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sassafras.core import DeviceError
@@ -20,7 +20,6 @@ class WorkerClient:
 
     Args:
         plan: what all questions share (mode, options, ...; see `worker.ShapeWorker`), JSON-able.
-        stop: asked while waiting; True ends the process and the wait.
         stall: seconds without an answer after which it is killed, by default `STALL`.
         environment: further environment variables of the process.
     """
@@ -28,12 +27,11 @@ class WorkerClient:
     def __init__(
         self,
         plan: dict[str, Any],
-        stop: Callable[[], bool] = lambda: False,
         *,
         stall: float | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.plan, self.stop, self.stall, self.environment = plan, stop, stall, environment
+        self.plan, self.stall, self.environment = plan, stall, environment
         #: the conditions that its figures belong to, once it runs
         self.header: dict[str, Any] = {}
         #: processes that died, were killed, or lost their context
@@ -53,7 +51,6 @@ class WorkerClient:
 
         Raises:
             DeviceError: the process cannot start, with its own words.
-            Stopped: `stop` said so.
         """
         if self._process is None or not self._process.alive:
             self._start()
@@ -61,7 +58,7 @@ class WorkerClient:
         record: dict[str, Any]
         try:
             self._process.send("shape", question=question)
-            record = self._process.receive(self.stall or STALL, self.stop)["record"]
+            record = self._process.receive(self.stall or STALL)["record"]
         except (WorkerDied, WorkerTimeout, WorkerTooLarge) as error:
             shape = question["shape"]
             record = {"shape": shape, "band": Shape.parse(shape).band, "error": str(error), "lost": True}
@@ -75,7 +72,7 @@ class WorkerClient:
         self._process = WorkerProcess(WORKER, environment=self.environment)
         try:
             self._process.send("open", plan=self.plan)
-            self.header = self._process.receive(STALL, self.stop)["header"]
+            self.header = self._process.receive(STALL)["header"]
         except DeviceError as error:
             self.close()
             raise DeviceError(

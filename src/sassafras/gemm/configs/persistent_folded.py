@@ -125,7 +125,6 @@ def _instances(tiles: _Tiles, layout: str, **more: Any) -> Iterator[FoldedPersis
         yield FoldedPersistentInstance(**{f.name: getattr(of, f.name) for f in fields(of)})
 
 
-INSTANCES: tuple[FoldedPersistentInstance, ...] = ()
 #: of both types: no sweep of the benchmark's task times them, they serve calls that ask for them
 OTHER_INSTANCES = tuple(
     instance

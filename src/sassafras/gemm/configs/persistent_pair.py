@@ -114,7 +114,6 @@ def _instances(dtype: str) -> Iterator[PairInstance]:
         yield PairInstance(**{f.name: getattr(of, f.name) for f in fields(of)})
 
 
-INSTANCES: tuple[PairInstance, ...] = ()
 EPILOGUE_INSTANCES = tuple(instance for dtype in ("fp16", "bf16") for instance in _instances(dtype))
 
 

@@ -90,7 +90,6 @@ _TN = ((64, 80, 9), (64, 160, 7), (64, 160, 3), (128, 96, 6))
 _FUSED = ((64, 128, 7), (128, 128, 6))
 _LAYOUTS = ("tn", "nn")
 
-INSTANCES: tuple[FoldedInstance, ...] = ()
 #: of both types: no sweep of the benchmark's task times them, they serve calls that ask for them
 OTHER_INSTANCES = tuple(
     FoldedInstance(layout, *tile, dtype=dtype)

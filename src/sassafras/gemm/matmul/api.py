@@ -316,21 +316,12 @@ def _lie_well(
 # -- graphs and gradients: the operators ----------------------------------------------------------------
 
 
-def _traced(
-    a: Any,
-    b: Any,
-    out: Any,
-    bias: Any,
-    activation: str | None,
-    alpha: float,
-    beta: float,
-    addend: Any = None,
-) -> Any:
+def _traced(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> Any:
     """The call as torch.compile sees it."""
-    call = (a, b, out, bias, activation, alpha, beta, addend)
+    call = (a, b, out, bias, activation, alpha, beta)
     if more := asks_more(bias, activation, alpha, beta):
         check(*call)
-    if _in_graph(a, b, out, more, bias, addend) and not torch.is_autocast_enabled(a.device.type):
+    if _in_graph(a, b, out, more, bias) and not torch.is_autocast_enabled(a.device.type):
         return _recorded(*call)
     return composed(*call)
 

@@ -63,7 +63,7 @@ def _by_torch(*given: Any) -> Any:
     if norm is not None:
         x = torch.nn.functional.rms_norm(x, norm.shape, norm, call.eps)
     if call.other is not None:
-        return torch.nn.functional.silu(torch.matmul(x, call.b)) * torch.matmul(x, call.other)
+        return gated(torch.matmul(x, call.b), torch.matmul(x, call.other))
     value = composed(x, call.b, None, call.bias)
     value = value if call.residual is None else value + call.residual
     return gated(value) if call.name == SWIGLU else activated(value, call.name)
@@ -98,26 +98,13 @@ def _into(a: Any, b: Any, *rest: Any, out: Any) -> None:
         out.copy_(_by_torch(*call))
 
 
-def _lower(packet: Any) -> None:
-    """Let Inductor's programs call `_into` with a C of their memory plan."""
-    from torch._inductor import ir, lowering
-    from torch._inductor.virtualized import V
-
-    dispatched = lowering.fallback_handler(packet.default, add_to_fallback_set=False)
-
-    def lowered(*given: Any) -> Any:
-        call, node = LayerCall(*given), V.graph.current_node
-        if V.graph.cpp_wrapper or not node.args[0].meta["val"].is_contiguous():
-            return dispatched(*given)
-        letters = "".join(x for x, name in _LETTERS.items() if getattr(call, name) is not None)
-        tensors = call.a, call.b, *(getattr(call, _LETTERS[letter]) for letter in letters)
-        inputs = [ir.ExternKernel.realize_input(tensor) for tensor in tensors]
-        layout = ir.FallbackKernel.tensor_to_layout(node.meta["val"])
-        more, name = (letters, *call[6:]), "torch.ops.sassafras.layer.into"
-        return ir.TensorBox.create(ir.ExternKernelOut(layout, inputs, more, python_kernel_name=name))
-
-    lowering.add_needs_realized_inputs(packet.default)
-    lowering.register_lowering(packet.default, type_promotion_kind=None)(lowered)
+def _told_of(lines: Any, *given: Any) -> torch_op.Told | None:
+    """See `torch_op.register`."""
+    if not lines.is_contiguous():
+        return None
+    call = LayerCall(*given)
+    letters = "".join(x for x, name in _LETTERS.items() if getattr(call, name) is not None)
+    return [call.a, call.b, *(getattr(call, _LETTERS[letter]) for letter in letters)], (letters, *call[6:])
 
 
-layer = torch_op.register("layer", _run, _by_torch, _into, _fake, _lower)
+layer = torch_op.register("layer", _run, _by_torch, _into, _fake, _told_of)

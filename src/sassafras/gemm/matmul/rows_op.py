@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import api, torch_op
+from . import api, swiglu, torch_op
 from .problem import read_rows
 
 _functional = torch.nn.functional
@@ -71,47 +71,29 @@ def _norm_fake(a: Any, norm: Any, eps: float, constant: bool = False) -> Any:
 # --- silu(gate) * up --------------------------------------------------------------------------------------
 
 
-def _gated_by_torch(gate: Any, up: Any = None) -> Any:
-    if up is None:
-        gate, up = gate.chunk(2, dim=-1)
-    return _functional.silu(gate) * up
-
-
 def _gated_fake(gate: Any, up: Any = None) -> Any:
     return gate.new_empty((*gate.shape[:-1], gate.shape[-1] // (2 if up is None else 1)))
 
 
 def _gated_run(gate: Any, up: Any = None) -> Any:
     c = _gated_fake(gate, up)
-    return c if _launched(True, gate, up, c) else _gated_by_torch(gate, up).contiguous()
+    return c if _launched(True, gate, up, c) else swiglu.gated(gate, up).contiguous()
 
 
 def _gated_into(gate: Any, up: Any = None, *, out: Any) -> None:
     if not _launched(True, gate, up, out):
-        out.copy_(_gated_by_torch(gate, up))
+        out.copy_(swiglu.gated(gate, up))
 
 
-def _lower(packet: Any) -> None:
-    """Let Inductor's programs call `into` with a C of their memory plan."""
-    from torch._inductor import ir, lowering
-    from torch._inductor.virtualized import V
+def _told_of(lines: Any, *given: Any) -> torch_op.Told | None:
+    """See `torch_op.register`."""
+    from torch._inductor.ir import IRNode
 
-    dispatched = lowering.fallback_handler(packet.default, add_to_fallback_set=False)
-
-    def lowered(*given: Any) -> Any:
-        node = V.graph.current_node
-        if V.graph.cpp_wrapper or not node.args[0].meta["val"].is_contiguous():
-            return dispatched(*given)
-        tensors = [g for g in given if isinstance(g, ir.IRNode)]
-        more = tuple(g for g in given if g is not None and not isinstance(g, ir.IRNode))
-        inputs = [ir.ExternKernel.realize_input(tensor) for tensor in tensors]
-        layout, name = ir.FallbackKernel.tensor_to_layout(node.meta["val"]), packet.default._opname
-        called = f"torch.ops.sassafras.{name}.into"
-        return ir.TensorBox.create(ir.ExternKernelOut(layout, inputs, more, python_kernel_name=called))
-
-    lowering.add_needs_realized_inputs(packet.default)
-    lowering.register_lowering(packet.default, type_promotion_kind=None)(lowered)
+    if not lines.is_contiguous():
+        return None
+    more = tuple(g for g in given if g is not None and not isinstance(g, IRNode))
+    return [g for g in given if isinstance(g, IRNode)], more
 
 
-rms_norm = torch_op.register("rms_norm", _norm_run, _norm_by_torch, _norm_into, _norm_fake, _lower)
-gated = torch_op.register("gated", _gated_run, _gated_by_torch, _gated_into, _gated_fake, _lower)
+rms_norm = torch_op.register("rms_norm", _norm_run, _norm_by_torch, _norm_into, _norm_fake, _told_of)
+gated = torch_op.register("gated", _gated_run, swiglu.gated, _gated_into, _gated_fake, _told_of)

@@ -13,9 +13,10 @@ from . import api, plain_tensors
 from .composed import wants_grad
 
 
-def gated(inner: Any) -> Any:
-    """silu of the first half of the columns, times the second, by torch."""
-    gate, up = inner.chunk(2, dim=-1)
+def gated(gate: Any, up: Any = None) -> Any:
+    """silu(gate) * up by torch; without `up`, gate's columns hold both halves."""
+    if up is None:
+        gate, up = gate.chunk(2, dim=-1)
     return torch.nn.functional.silu(gate) * up
 
 

@@ -36,6 +36,8 @@ _FLOP = {"mm": 2, "fused": 2, "layer": 4}
 _KEPT: list[Any] = []  # registrations last as long as these objects
 #: called once each, when a product is traced and Inductor is there
 ON_INDUCTOR: list[Callable[[], None]] = []
+#: what an operator's `into` is called with: tensors, and what follows them
+Told = tuple[list[Any], tuple[Any, ...]]
 
 
 def register(
@@ -44,16 +46,17 @@ def register(
     composed: Callable[..., Any],
     into: Callable[..., None],
     fake: Callable[..., Any] | None = None,
-    lower: Callable[[Any], None] | None = None,
+    told_of: Callable[..., Told | None] | None = None,
 ) -> Any:
     """Define an operator of `_SCHEMAS` once in this process; returns it.
 
     Args:
         run: its arguments -> C, fresh and contiguous; never NotImplemented.
         composed: the same out of torch's operators, which carry tangents.
-        into: a, b, one more tensor if there is one, out=C: what Inductor's programs call.
+        into: what Inductor's programs call: tensors, what follows them, out=C.
         fake: its result's extents; `composed` has the gradients, then.
-        lower: tells Inductor what its programs call; otherwise `into` is told.
+        told_of: from an example of the first argument, and the arguments, what `into` is told; None where the
+            dispatcher is called. By default a, b, one more tensor if there is one.
     """
     library = torch.library.Library("sassafras", "FRAGMENT")
     # Inductor must hand us the strides that the user gave: they are the layout
@@ -65,7 +68,7 @@ def register(
     torch.library.register_fake(f"sassafras::{name}", shaped, lib=library)
     packet = getattr(torch.ops.sassafras, name)
     packet.into = into
-    ON_INDUCTOR.append(lambda: (lower or _lower)(packet))
+    ON_INDUCTOR.append(lambda: _lower(packet, told_of or _told_of))
     _differentiable(library, packet.default, composed, formula=fake is None)
     torch.library.register_vmap(f"sassafras::{name}", _vmap_of(composed), lib=library)
     if each := _FLOP.get(name):
@@ -148,28 +151,32 @@ def _fake(a: Any, b: Any, *more: Any) -> Any:
     return a.new_empty((*leading, a.shape[-2], b.shape[-1]))
 
 
-def _lower(packet: Any) -> None:
-    """Let Inductor's programs call `into` with a C of their memory plan: the dispatcher would cost more.
+def _told_of(lines: Any, a: Any, b: Any, third: Any = None, *rest: Any) -> Told | None:
+    """A product's; calls with an activation, a residual or a factor go through the dispatcher."""
+    plain = rest in ((), ("none", 1.0), ("none", 1.0, None)) and len(b.get_size()) == 2
+    if not plain or not (len(a.get_size()) == 2 or lines.is_contiguous()):
+        return None
+    return [t for t in (a, b, third) if t is not None], ()
 
-    Calls with an activation, a residual or a factor go through the dispatcher.
-    """
+
+def _lower(packet: Any, told_of: Callable[..., Told | None]) -> None:
+    """Let Inductor's programs call `into` with a C of their memory plan: the dispatcher would cost more."""
     from torch._inductor import ir, lowering
     from torch._inductor.virtualized import V
 
     operator = packet.default
     dispatched = lowering.fallback_handler(operator, add_to_fallback_set=False)
-    none: tuple[list[Any], ...] = ([], ["none", 1.0], ["none", 1.0, None])
 
-    def lowered(a: Any, b: Any, *more: Any, **named: Any) -> Any:
-        node, (third, *rest) = V.graph.current_node, (*more, *named.values()) or (None,)
-        lines, ranks = node.args[0].meta["val"], (len(a.get_size()), len(b.get_size()))
-        plain = rest in none and ranks[1] == 2
-        if not plain or not (ranks[0] == 2 or lines.is_contiguous()) or V.graph.cpp_wrapper:
-            return dispatched(a, b, *more, **named)
-        inputs = [ir.ExternKernel.realize_input(t) for t in (a, b, third) if t is not None]
+    def lowered(*given: Any, **named: Any) -> Any:
+        node = V.graph.current_node
+        told = None if V.graph.cpp_wrapper else told_of(node.args[0].meta["val"], *given, *named.values())
+        if told is None:
+            return dispatched(*given, **named)
+        tensors, more = told
+        inputs = [ir.ExternKernel.realize_input(tensor) for tensor in tensors]
         layout = ir.FallbackKernel.tensor_to_layout(node.meta["val"])
         called = f"torch.ops.sassafras.{operator._opname}.into"
-        return ir.TensorBox.create(ir.ExternKernelOut(layout, inputs, python_kernel_name=called))
+        return ir.TensorBox.create(ir.ExternKernelOut(layout, inputs, more, python_kernel_name=called))
 
     lowering.add_needs_realized_inputs(operator)
     lowering.register_lowering(operator, type_promotion_kind=None)(lowered)

@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -321,7 +322,7 @@ class Model:
         if asked:
             gains = self.modes.predict(with_mode(found[[i for i, _ in asked]], [c.mode for _, c in asked]))
             for (i, config), gain in zip(asked, gains, strict=True):
-                score[stems[i]] = max(score[stems[i]], (float(plain[i] + gain), config), key=_first)
+                score[stems[i]] = max(score[stems[i]], (float(plain[i] + gain), config), key=itemgetter(0))
         ranked = sorted(score.values(), key=lambda pair: (-pair[0], pair[1].rank))
         return [(math.exp(value), config) for value, config in ranked]
 
@@ -358,10 +359,6 @@ class Model:
 
 #: of how many configurations, by their plain launches, the modes are looked at
 _WITH_MODES = 6
-
-
-def _first(pair: tuple[float, Config]) -> float:
-    return pair[0]
 
 
 def modes_that_may_pay(config: Config, shape: Shape) -> list[Config]:

@@ -1,7 +1,7 @@
 """Which member of the portfolio serves a shape: the tuned row, or for a shape never tuned what it has learnt.
 
 Deterministic, and about a millisecond: distances to all tuned shapes are one NumPy expression, and only
-configurations that won nearby are looked at. A model ranks them (`learned`); without one, neighbours do.
+configurations that won nearby are looked at. A model ranks them (`predictor`); without one, neighbours do.
 """
 
 from __future__ import annotations
@@ -94,7 +94,6 @@ class SelectorSettings:
         neighbours: tuned shapes that are asked.
         reach: largest distance of the nearest one, in octaves (log2); farther shapes go to torch.
         margin: predicted speed-up that ours needs.
-        use_estimate: correct neighbours' times by the static estimate's ratio; False: the nearest winner.
         caution: how many standard deviations of the neighbours' speed-ups are subtracted.
         candidates: known shapes whose winners a model ranks.
         model_margin: predicted speed-up that ours needs where a model predicts.
@@ -104,7 +103,6 @@ class SelectorSettings:
     neighbours: int = 6
     reach: float = 1.6
     margin: float = 1.3
-    use_estimate: bool = True
     caution: float = 1.0
     candidates: int = 48
     model_margin: float = 1.08
@@ -296,8 +294,6 @@ class Selector:
             speedup = self._predicted(config, shape, near)
             if best is None or speedup > best[0]:
                 best = (speedup, served)
-            if not self.settings.use_estimate:
-                break  # the nearest shape's winner
         return best
 
     def _predicted(self, config: Config, shape: Shape, near: Sequence[tuple[TableRow, float]]) -> float:

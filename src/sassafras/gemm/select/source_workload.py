@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from sassafras.core import Buffer, Case, Custom, Kernel, SassafrasError, Uniform, Workload, WorkloadError
@@ -33,7 +32,7 @@ def plain(config: Config, shape: Shape) -> Config:
     return next((mode for mode in config.in_modes() if not mode.launch(shape).overlap), config)
 
 
-def source_workload(shape: Shape, config: Config | None = None, cache: Path | None = None) -> Workload:
+def source_workload(shape: Shape, config: Config | None = None) -> Workload:
     """C = A x B for sources: operands ``a``, ``b``, ``c``, scratch ``workspace`` and ``counters``.
 
     Results are compared with FP32 on random inputs, with a library's errors (`Workload.peer`), and exactly
@@ -42,13 +41,12 @@ def source_workload(shape: Shape, config: Config | None = None, cache: Path | No
     Args:
         shape: the problem.
         config: the baseline; by default that of the shipped table, or the estimate's favourite.
-        cache: folder of compiled kernels, by default the package's.
 
     Raises:
         SassafrasError: the configuration cannot run the shape.
     """
     chosen = plain(config or winner(shape), shape)
-    made = workload(shape, chosen, cache)
+    made = workload(shape, chosen)
     (theirs,) = made.cases
     renamed = {"a": "b", "b": "a"} if chosen.swap_ab else {}
     a, b = operands(chosen, shape)

@@ -180,6 +180,10 @@ class TunedTable:
             f'"rows": [\n{body}\n]{behind}}}\n',
         )
 
+    def install(self, path: Path) -> None:
+        """Save it, merged over what is there."""
+        (TunedTable.load(path).merged(self) if path.is_file() else self).save(path)
+
     @classmethod
     def load(cls, path: Path) -> TunedTable:
         """Read it, without configurations that no kernel of this version has.

@@ -15,11 +15,10 @@ from typing import Any
 from sassafras.core import Buffer, Case, Kernel, SassafrasError, Tolerance, Workload, WorkloadError
 
 from ..build.cubins import cubin
-from ..configs import names
+from ..configs import names, registry
 from ..configs.fields import to_fields
 from ..configs.registry import Config
 from ..problem.shape import Shape
-from .space import GemmSpace, kernel
 from .table import TunedTable, shipped_path
 
 PREFIX = "gemm:"
@@ -38,12 +37,56 @@ def winner(shape: Shape) -> Config:
     for config, _ in (pair for row in sorted(rows, key=lambda row: row.ours[0][1]) for pair in row.ours):
         if len(config.instances) == 1:  # a search rewrites one kernel
             return config
-    return GemmSpace(shape, lambda config: b"").start()
+    return favourite(shape)
+
+
+def favourite(shape: Shape) -> Config:
+    """The configuration of one launch that the static estimate likes best.
+
+    Raises:
+        SassafrasError: no configuration can run the shape; it says why for the first ones.
+    """
+    legal = [c for c in registry.legal(shape) if len(c.instances) == 1]
+    if not legal:
+        reasons = {c.why_illegal(shape) for c in registry.configurations()} - {None}
+        raise SassafrasError(
+            "no configuration can run this shape",
+            where=str(shape),
+            hint="; ".join(sorted(map(str, reasons))[:3]),
+        )
+    return min(legal, key=lambda c: (c.estimate_us(shape), c.rank))
 
 
 @lru_cache(maxsize=1)
 def _table() -> TunedTable:
     return TunedTable.load(shipped_path("NVIDIA H200"))
+
+
+def kernel(config: Config, shape: Shape, cubin: bytes) -> Kernel:
+    """A configuration as a `Kernel`. Raises SassafrasError when it cannot run the shape, or is two."""
+    launch = config.launch(shape)
+    if launch.then is not None:
+        raise SassafrasError(
+            f"a second kernel ({launch.then.instance.name}) adds up what the first one leaves",
+            where=config.name,
+            hint="choose a configuration of one launch",
+        )
+    return Kernel(
+        cubin,
+        config.instance.name,
+        "sm_90a",
+        launch.threads,
+        launch.shared_bytes,
+        launch.cluster,
+        parameters=config.instance.parameters,
+        meta={
+            "config": to_fields(config),
+            "grid": launch.grid,
+            "scalars": launch.scalars,
+            "overlap": launch.overlap,
+            "tensor_maps": {name: described.to_json() for name, described in launch.tensor_maps.items()},
+        },
+    )
 
 
 def workload(shape: Shape, config: Config | None = None, cache: Path | None = None) -> Workload:

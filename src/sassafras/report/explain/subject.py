@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from sassafras import suite
 from sassafras.core import Case, Kernel, SassafrasError, StoreError, Workload, WorkloadError
 from sassafras.frontend.description import case_of
-from sassafras.jobs.opening import DEFAULT_ARCH
+from sassafras.jobs.opening import DEFAULT_ARCH, read_store
 from sassafras.store import RunRecord, Store
 from sassafras.targets import load
 
@@ -51,7 +50,7 @@ def find(
     """
     text = "" if isinstance(target, Workload) else str(target)
     if found := _RUN.fullmatch(text):
-        with _open(store) as opened:
+        with read_store(store) as opened:
             return of_run(opened, int(found[1]))
     if text.endswith(".json"):
         return _of_file(Path(text), case, store)
@@ -63,7 +62,7 @@ def find(
         return ExplainSubject(
             workload, which, baseline, tuned if isinstance(tuned, bytes) else _read(Path(tuned)), name
         )
-    with _open(store) as opened:
+    with read_store(store) as opened:
         return ExplainSubject(workload, which, baseline, _best(opened, baseline.digest, name), name)
 
 
@@ -124,7 +123,7 @@ def _of_file(path: Path, case: str | None, store: Any) -> ExplainSubject:
             where=str(path),
             hint=f"explain the workload with --tuned {path.stem}.cubin",
         )
-    with _open(store) as opened:
+    with read_store(store) as opened:
         record = opened.run(run)
         if record.baseline != original:
             raise StoreError(f"run {run} of this store is another search ({name})", where=str(path))
@@ -144,10 +143,6 @@ def _best(store: Store, original: str, name: str) -> bytes:
         where=name,
         hint="run `sassafras optimize` first, or name a cubin with --tuned",
     )
-
-
-def _open(store: Any) -> Any:
-    return nullcontext(store) if isinstance(store, Store) else Store.open(store, readonly=True)
 
 
 def _read(path: Path) -> bytes:

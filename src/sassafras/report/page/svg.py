@@ -67,9 +67,9 @@ def ratio_scale(rows: Sequence[MeasuredRow], width: int) -> Scale:
     """One axis for all intervals of a table, 1.0 always on it."""
     ends = [1.0]
     for row in rows:
-        ends += [row.interval.low, row.interval.high]
+        ends += row.interval.ends
         if row.null_interval:
-            ends += [row.null_interval.low, row.null_interval.high]
+            ends += row.null_interval.ends
     pad = max(0.004, 0.06 * (max(ends) - min(ends)))
     return Scale(min(ends) - pad, max(ends) + pad, 4, width - 4)
 
