@@ -5,8 +5,8 @@ Two loads of the very same bytes do, too: a volatile pair looks no different. A 
 such pairs. So each operation is compared with the latest place of the earlier ones of each kind.
 
 Asynchronous copies (LDGSTS) have a rule of their own. ptxas has `PADDING` instructions, SHFL or ``@!PT LDS``,
-between a use of shared memory or a barrier and the next copy, in all of 470 places in code for four architectures,
-and adds as many ``@!PT LDS`` as are missing. Why is not known, so none of them may be overtaken.
+between a use of shared memory or a barrier and the next copy, in all 470 places of code for four
+architectures, and adds as many ``@!PT LDS`` as are missing. Why is not known: none of them may be overtaken.
 """
 
 from __future__ import annotations
