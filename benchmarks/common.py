@@ -224,6 +224,7 @@ def per_gpu(
     items: Sequence[tuple[Any, ...]],
     gpus: int | None = None,
     until: float = math.inf,
+    each: int = 1,
 ) -> Iterable[tuple[int, Any]]:
     """Call ``work(*item)`` for every item, each process on a GPU of its own; (index, result) as they come.
 
@@ -231,12 +232,14 @@ def per_gpu(
 
     Args:
         until: time of `time.monotonic` after which no item begins.
+        each: processes that share a GPU.
     """
-    count = max(1, min(gpus or gpu_count(), len(items)))
+    gpus = max(1, gpus or gpu_count())
+    count = max(1, min(gpus * each, len(items)))
     context = get_context("spawn")
     free = context.Queue()
     for index in range(count):
-        free.put(index)
+        free.put(index % gpus)
     left = deque(enumerate(items))
     jobs: dict[Any, int] = {}
     with ProcessPoolExecutor(count, context, _take_gpu, (free,)) as pool:

@@ -125,7 +125,8 @@ def one(
         counters: profile baseline and winner by ncu.
     """
     seconds = float(budget[:-1]) / (1.0 if budget.endswith("s") else RATE)
-    if ends is not None and time.time() + seconds + AROUND_S > ends:
+    # (samples: the case of the search, and the one that the rest is left to)
+    if ends is not None and time.time() + seconds + AROUND_S + 2 * (tests[1] or 0.0) > ends:
         return None
     import sassafras
     from sassafras.targets import load

@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import time
 import traceback
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ from typing import Any
 
 import numpy as np
 from common import geomean, gpu_count, per_gpu, write
+
+from sassafras.core.files import locked
 
 Row = dict[str, Any]
 #: strategies by what they are called here: (name, settings, options of the space)
@@ -74,6 +77,7 @@ class Settings:
         looks: at the leaders, after the search.
         lonely: one CTA a multiprocessor, for the timing model.
         deadline: time after which nothing begins.
+        shared: other searches time on the same GPU, one candidate at a time; networks are on it, too.
     """
 
     folder: Path
@@ -82,6 +86,13 @@ class Settings:
     looks: int
     lonely: bool
     deadline: float
+    shared: bool = False
+
+    @property
+    def turns(self) -> str:
+        """Lock file of this process's GPU; "" where it is not shared."""
+        gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        return str(self.folder / f"gpu-{gpu}.lock") if self.shared else ""
 
     def path(self, kernel: str, strategy: str, seed: int) -> Path:
         """Where a search is kept."""
@@ -92,21 +103,22 @@ class Settings:
 
 
 class Timed:
-    """A device that counts the seconds it spends on candidates."""
+    """A device that counts the seconds it spends on candidates; `turns`: lock file that it holds for each."""
 
-    def __init__(self, device: Any) -> None:
-        self.device, self.busy = device, 0.0
+    def __init__(self, device: Any, turns: str = "") -> None:
+        self.device, self.turns, self.busy = device, turns, 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.device, name)
 
     def run(self, candidate: Any) -> Any:
         """See `core.Device`."""
-        begin = time.monotonic()
-        try:
-            return self.device.run(candidate)
-        finally:
-            self.busy += time.monotonic() - begin
+        with locked(self.turns):
+            begin = time.monotonic()
+            try:
+                return self.device.run(candidate)
+            finally:
+                self.busy += time.monotonic() - begin
 
 
 def lonely(case: Any) -> Any:
@@ -134,7 +146,8 @@ def play(kernel: str, seed: int, names: Sequence[str], settings: Settings) -> in
     case = workload.case(shape or None)
     if settings.lonely:
         case = lonely(case)
-    device = Timed(CudaDevice() if settings.device == "cuda" else ModelDevice("sm_90a"))
+    made = CudaDevice() if settings.device == "cuda" else ModelDevice("sm_90a")
+    device = Timed(made, settings.turns)
     baseline = workload.build(case, getattr(device.device, "arch", None) or DEFAULT_ARCH)
     done = 0
     try:
@@ -176,6 +189,9 @@ def search_once(name: str, seed: int, device: Timed, baseline: Any, settings: Se
     from sassafras.validate import Validator
 
     called, options, narrowed = STRATEGIES[name]
+    if settings.shared and called == "ppo":
+        where = "cuda" if settings.device == "cuda" else "cpu"
+        options = options | {"on": where, "turns": settings.turns}
     strategy = search.get(called, options)
     space = ScheduleSpace(baseline, **(getattr(strategy, "space_options", {}) | narrowed))
     validator = Validator(baseline.cubin, baseline.name)
@@ -349,12 +365,18 @@ def _of_one(rows: list[Row], name: str) -> Row:
     }
 
 
-def publish(folder: Path, out: str | None) -> Path:
-    """strategies.json (on the timing model strategies-modelled.json) of all searches in the folder."""
+def finished(folder: Path) -> list[Row]:
+    """All searches in the folder, failed ones last. Raises SystemExit where there are none."""
     rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*--*--*.json"))]
     rows += [json.loads(path.read_text()) for path in sorted(folder.glob("*--*--*.error"))]
     if not rows:
         raise SystemExit(f"error: no searches in {folder}: run some first")
+    return rows
+
+
+def publish(folder: Path, out: str | None) -> Path:
+    """strategies.json (on the timing model strategies-modelled.json) of all searches in the folder."""
+    rows = finished(folder)
     summary = summarise(rows)
     for name, of in summary["strategies"].items():
         print(f"{name:20} {of['iqm_final']:.4f} [{of['iqm_low']:.4f}, {of['iqm_high']:.4f}]")

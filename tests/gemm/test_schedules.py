@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("triton")
 
 from sassafras.api import doctor
-from sassafras.core import Kernel, SassafrasError
+from sassafras.core import VALIDATOR_RULES, Kernel, SassafrasError
 from sassafras.gemm.build import ahead_of_time, schedules
 from sassafras.gemm.build.cubins import cached_path
 from sassafras.gemm.build.schedules import HEADER, VARIABLE, applied, difference, scheduled
@@ -27,7 +27,7 @@ GPU = "NVIDIA H200"
 #: of Triton's ptxas 12.8, whose cubins do not name it
 UNNAMED = "compiled by another release, tuned for CUDA 13.0"
 CONFIG = "small_tn_m1n2s2/w1x1x1/c1"
-MEASURED = {"gpu": GPU, "release": "13.0", "rules": 3}
+MEASURED = {"gpu": GPU, "release": "13.0", "rules": VALIDATOR_RULES}
 
 
 def reordered(cubin: bytes, name: str, control: str = "keep", moves: int = 60) -> bytes:
@@ -121,7 +121,7 @@ def test_a_compilers_patch_release_is_no_part_of_its_code(pair: tuple[bytes, byt
     """NVRTC 13.0.48 and 13.0.88 name themselves in a note; their code of our kernels is equal."""
     parent, tuned, _ = pair
     notes = [b"ptxas\0Cuda compilation tools, release 13.0, V13.0.%d\0" % patch for patch in (48, 88)]
-    row = difference(parent + notes[0], tuned + notes[0], "softmax") | {"gpu": GPU, "rules": 3}
+    row = difference(parent + notes[0], tuned + notes[0], "softmax") | {"gpu": GPU, "rules": VALIDATOR_RULES}
     assert row["release"] == "13.0" == schedules.release(parent + notes[1])
     for note in notes:
         assert applied(parent + note, "softmax", GPU, [row]) == schedules.Scheduled(tuned + note, True)

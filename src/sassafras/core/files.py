@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import threading
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -31,6 +33,15 @@ def write_whole(path: Path, data: bytes | str) -> None:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
+
+
+@contextlib.contextmanager
+def locked(path: str | Path) -> Iterator[None]:
+    """Hold a lock file, one process of this machine at a time; one that dies lets it go. ``""``: no file."""
+    with Path(path or os.devnull).open("a") as file:
+        if path:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @cache

@@ -201,6 +201,7 @@ class _Builder:
                     writers[r].append(b)
 
     def _memory(self, block: Block) -> None:
+        self.graph.order.update(memory.before_copies(self.code[block.start : block.end]))
         earlier: list[tuple[int, tuple[memory.MemoryAccess, ...]]] = []
         versions: dict[int, int] = {}
         for b in range(block.start, block.end):

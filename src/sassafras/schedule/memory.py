@@ -9,11 +9,15 @@ bare ``NOP``: observed on ptxas 13.0). It is not used where another lane may loo
 * a load and a store of shared memory (warp-synchronous code with ``volatile`` has no mark in the SASS);
 * matrix loads and stores, whose lanes touch rows that other lanes address;
 * atomics and accesses with a scope (``.STRONG.GPU`` and so on): these keep their order with every access.
+
+Between shared memory's use, or a barrier, and the next LDGSTS ptxas has three shuffles or ``@!PT LDS``, added
+for that purpose. LDGSTS does not pass them (`before_copies`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sassafras.sass import Instruction, Memory
@@ -24,6 +28,8 @@ _COLLECTIVE = frozenset(["LDSM", "STSM", "LDTRAM", "MOVM"])
 _ATOMIC = frozenset(["ATOM", "ATOMG", "ATOMS", "RED", "REDG", "LDGMC", "SUATOM", "SURED"])
 _ORDERED = frozenset(["STRONG", "MMIO", "SYS", "ACQUIRE", "RELEASE"])
 _PLAIN = frozenset(["LDG", "LDS", "LDL", "LD", "STG", "STS", "STL", "ST"])
+#: to an address that may be in shared memory
+_GENERIC = frozenset(["LD", "ST", "ATOM", "RED"])
 _BYTES = {"128": 16, "64": 8, "U8": 1, "S8": 1, "U16": 2, "S16": 2}
 _OFFSET = re.compile(r"^-?0x[0-9a-f]+$")
 
@@ -75,8 +81,8 @@ def accesses(i: Instruction, versions: dict[int, int]) -> tuple[MemoryAccess, ..
         # copies keep their order: their shared addresses could tell them apart, but the validator asks for it
         return (MemoryAccess(ANY, True, ordered, None),)
     space = {Memory.GLOBAL: GLOBAL, Memory.SHARED: SHARED}.get(op.memory, ANY)
-    if i.base in ("LD", "ST", "ATOM"):
-        space = ANY  # generic: may be shared memory
+    if i.base in _GENERIC:
+        space = ANY
     address = None
     if i.base in _PLAIN and i.base not in _COLLECTIVE and not ordered:
         places = [o for o in i.operands if "[" in o]
@@ -119,3 +125,23 @@ def must_keep_order(first: tuple[MemoryAccess, ...], second: tuple[MemoryAccess,
             if a.address is None or b.address is None or not a.address.disjoint(b.address):
                 return True
     return False
+
+
+def before_copies(code: Sequence[Instruction]) -> Iterator[tuple[int, int]]:
+    """(first, second) of a block's instructions, by index, that keep their order for a LDGSTS in it: the last
+    three shuffles or ``@!PT LDS`` stay between it and what uses shared memory above them."""
+    pads: list[int] = []
+    users: list[int] = []
+    copied = False
+    for i in code:
+        if i.base == "LDGSTS":
+            copied = True
+            for pad in pads[-3:]:
+                yield pad, i.index
+                yield from ((user, pad) for user in users)
+        elif i.base == "SHFL" or (i.base == "LDS" and i.guard in ("!PT", "!UPT")):
+            if not copied:
+                pads.append(i.index)
+        elif i.base in ("BAR", *_GENERIC) or i.op.memory in (Memory.SHARED, Memory.ANY):
+            users.append(i.index)
+            pads, copied = [], False

@@ -186,6 +186,8 @@ class Analysis:
                     need = min(need, kept)
                 inside.append((pair, need, known))
             inside += self._window_pairs(block, now)
+            padded = sorted(memory.padding(block, self.kinds, self.effects))
+            inside += [(Pair(MEMORY, n, "padding", m, "", -1), 0, True) for n, m in padded]
             behind, beyond = self._barrier_pairs(block)
             inside += [(pair, BARRIER_TO_MEMORY, True) for pair in behind]
             across += [(pair, BARRIER_TO_MEMORY, True) for pair in beyond]

@@ -25,6 +25,8 @@ from .words import Words
 
 #: how many violations of one rule are reported
 _MOST = 16
+#: why a copy stays behind the shuffles before it (`memory.padding`)
+_PADDING = ": ptxas has three SHFL or @!PT LDS between shared memory and a copy"
 #: opcodes that ptxas gives a stall and yield field of 0 (all of them are frozen)
 _UNSTALLED = ("BRA", "NOP", "ERRBAR", "USETMAXREG")
 #: other values of this 5-bit field that ptxas emits
@@ -287,7 +289,7 @@ class Validator:
             if first[row] < second[row]:
                 found.append(self._too_close(inside, row, int(cycles[row]), order, place))
             elif pair.kind == MEMORY:
-                found.append(self._behind(pair.first, pair.second, order, place))
+                found.append(self._behind(pair.first, pair.second, order, place, pair.slot and _PADDING))
             else:
                 why = f" ({KIND_NAMES[pair.kind]} of {spell(pair.register)})"
                 found.append(self._behind(pair.first, pair.second, order, place, why))
@@ -302,7 +304,8 @@ class Validator:
         self, first: int, second: int, order: np.ndarray, place: np.ndarray, why: str = ""
     ) -> Violation:
         text = f"must stay behind {self.analysis.code[first].text}{why}"
-        return Violation("order" if why else "memory", self._where(place[second], order), text)
+        kind = "memory" if why in ("", _PADDING) else "order"
+        return Violation(kind, self._where(place[second], order), text)
 
     def _pending(
         self, order: np.ndarray, high: np.ndarray, times: np.ndarray, lengths: np.ndarray

@@ -101,6 +101,7 @@ def agent(
     seed: int,
     tensorboard: str = "",
     device: str = "cpu",
+    turns: str = "",
 ) -> GamePPO:
     """A MaskablePPO agent for these games.
 
@@ -111,6 +112,7 @@ def agent(
         seed: of the games.
         tensorboard: folder to write metrics to, or "".
         device: of the network (`network_device`).
+        turns: lock file held while the network works on a GPU, or "".
 
     Raises:
         ToolMissing: `tensorboard` is given but the package is not installed.
@@ -138,13 +140,17 @@ def agent(
         max_grad_norm=settings.norm,
         # (sb3's own epsilon; fused, because the network has up to 27 million weights: half the time)
         policy_kwargs={
-            "make": partial(PaperNetwork, layout.rows, layout.columns, layout.actions, settings.pool),
+            "make": partial(
+                PaperNetwork, layout.rows, layout.columns, layout.actions, settings.pool, device, turns
+            ),
             "optimizer_kwargs": {"eps": 1e-5, "fused": True},
         },
         device=device,
         verbose=0,
     )
     model.set_logger(_logger(tensorboard))
+    if model.policy.graphed is not None:
+        model.policy.graphed.turns = turns
     return model
 
 

@@ -18,6 +18,7 @@ from stable_baselines3.common.utils import explained_variance
 from torch import nn
 
 from sassafras.core.failed_capture import captured
+from sassafras.core.files import locked
 
 #: calls of a function before it is recorded: they load what is loaded late, and make the optimizer's state
 WARM = 3
@@ -173,7 +174,12 @@ class Graphed:
 
     Args:
         model: a MaskablePPO whose policy is a `network.GamePolicy`.
+
+    Attributes:
+        turns: lock file held while the GPU works, or "".
     """
+
+    turns = ""
 
     def __init__(self, model: Any) -> None:
         self.model, self.device = model, torch.device(model.device)
@@ -194,12 +200,17 @@ class Graphed:
         count = len(observations)
         if count not in self._looks:
             self._looks[count] = GraphReplay(both, self.device)
-        out = self._looks[count](observations.float()).cpu()
+        with locked(self.turns):
+            out = self._looks[count](observations.float()).cpu()
         return out[:, :-1], out[:, -1:]
 
     def train(self) -> None:
         """Learn from the rollout buffer: `MaskablePPO.train` with ``target_kl=None``. Draws the same
         minibatches, and logs the same names."""
+        with locked(self.turns):
+            self._train()
+
+    def _train(self) -> None:
         model, buffer = self.model, self.model.rollout_buffer
         model.policy.set_training_mode(True)
         left = model._current_progress_remaining

@@ -15,6 +15,8 @@ from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
+from sassafras.core.files import locked
+
 from .graphed import Graphed, masked
 
 
@@ -49,6 +51,20 @@ class _Means(nn.Module):
         return table @ x
 
 
+def orthogonal(weight: torch.Tensor, gain: float, device: str = "cpu", turns: str = "") -> None:
+    """`nn.init.orthogonal_`, drawn on the CPU and factorised on `device` in its turn (`core.files.locked`).
+
+    One thread of a CPU takes 40 s for the 200 million weights of a long kernel.
+    """
+    drawn = torch.empty(len(weight), weight.numel() // len(weight)).normal_()
+    wide = drawn.shape[0] < drawn.shape[1]
+    with locked(turns if device != "cpu" else ""):
+        q, r = torch.linalg.qr((drawn.T if wide else drawn).to(device))
+        q = (q * r.diagonal().sign()).cpu()
+    with torch.no_grad():
+        weight.view(drawn.shape).copy_(q.T if wide else q).mul_(gain)
+
+
 class PaperNetwork(nn.Module):
     """CuAsmRL's network (arXiv 2501.08071 and its public code): convolutions over (instruction, column),
     512 hidden units, linear actor and critic. Its weights fit one kernel only.
@@ -59,11 +75,20 @@ class PaperNetwork(nn.Module):
     Args:
         rows, columns, actions: as in `game.ObservationLayout`; of the columns only the space's own are read.
         pool: average the rows of long kernels.
+        device, turns: where weights are factorised (`orthogonal`).
     """
 
     ROWS, LEAST = 48, 12
 
-    def __init__(self, rows: int, columns: int, actions: int, pool: bool = True) -> None:
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        actions: int,
+        pool: bool = True,
+        device: str = "cpu",
+        turns: str = "",
+    ) -> None:
         super().__init__()
         self.columns = columns
         self.latent_dim_pi = self.latent_dim_vf = 1  # what sb3 asks of an mlp_extractor; not used
@@ -84,10 +109,10 @@ class PaperNetwork(nn.Module):
         self.actor, self.critic = nn.Linear(512, rows * actions + 1), nn.Linear(512, 1)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.orthogonal_(module.weight, 2**0.5)
+                orthogonal(module.weight, 2**0.5, device, turns)
                 nn.init.zeros_(module.bias)
-        nn.init.orthogonal_(self.actor.weight, 0.01)
-        nn.init.orthogonal_(self.critic.weight, 1.0)
+        orthogonal(self.actor.weight, 0.01, device, turns)
+        orthogonal(self.critic.weight, 1.0, device, turns)
 
     def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """observation (batch, rows, width) -> logits (batch, rows * actions + 1), value (batch, 1)."""

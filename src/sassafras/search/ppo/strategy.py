@@ -25,6 +25,8 @@ class Ppo(Hyperparameters):
         threads: of torch.
         on: where the network is: ``cpu``, or ``cuda`` or ``cuda:1``. The last bits differ.
         tensorboard: folder for metrics, or "". Not part of what makes two searches the same.
+        turns: lock file that is held while the network works on a GPU that other searches time on, or "".
+            Not part either.
     """
 
     moves: str = "memory"
@@ -33,6 +35,7 @@ class Ppo(Hyperparameters):
     threads: int = 1
     on: str = "cpu"
     tensorboard: str = field(default="", metadata={"identity": False})
+    turns: str = field(default="", metadata={"identity": False})
 
     name: ClassVar[str] = "ppo"
 
@@ -92,6 +95,7 @@ class Ppo(Hyperparameters):
                 seed=first,
                 tensorboard=self.tensorboard,
                 device=where,
+                turns=self.turns,
             )
             stack.callback(model.release)
             model.learn(1 << 40, callback=watch)
