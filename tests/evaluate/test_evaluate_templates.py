@@ -199,6 +199,9 @@ WORD = "a word of the second"
         first.close()
     assert standing()._process.pid == server
     assert found == [False] * 16
+    assert len(list(Path(f"/proc/{server}/task").iterdir())) == 1
+    files = {str(entry.readlink()).split(":")[0] for entry in Path(f"/proc/{server}/fd").iterdir()}
+    assert len(files) == 3 and {"/dev/null", "socket"} < files  # and what its imports print
 
 
 def test_chance_is_not_shared(judge: HostEvaluator) -> None:
@@ -334,9 +337,10 @@ def test_exit_status_signals_and_limits_are_a_programs_own(tmp_path: Path) -> No
     "preload",
     [
         "import threading as t; t.Thread(target=t.Event().wait, daemon=True).start()",
+        "import mmap; kept['memory'] = mmap.mmap(-1, 4096)",
         "1 / 0 if 'template' in sys.argv[0] else None",
     ],
-    ids=["leaves a thread", "fails"],
+    ids=["leaves a thread", "leaves shared memory", "fails"],
 )  # fmt: skip
 def test_a_file_that_is_no_template_runs_all_the_same(tmp_path: Path, preload: str) -> None:
     text = PROGRAM.replace("    imported_in = os", f"    {preload}\n    imported_in = os")

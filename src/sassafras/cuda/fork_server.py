@@ -38,6 +38,8 @@ MOST_DESCRIPTORS = 16
 class ForkServer:
     """The parent's side. The process starts at once; imports go on while the caller does other things.
 
+    Subclasses start it by `_start`, with a `serve` of theirs.
+
     Args:
         module: what workers run: ``preload()`` imports, and leaves neither threads nor CUDA state; ``main()``
             serves the descriptors in ``sys.argv`` and returns the exit status (see `worker_loop.serve`).

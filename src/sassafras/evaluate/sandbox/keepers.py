@@ -59,10 +59,10 @@ class Child(Protocol):
     """The part of `subprocess.Popen` that serves a keeper."""
 
     pid: int
+    returncode: int | None
 
     def poll(self) -> int | None: ...
     def wait(self, timeout: float = ...) -> int: ...
-    def kill(self) -> None: ...
 
 
 def execute(keeping: Keeping) -> Child:

@@ -155,7 +155,7 @@ class ConfinedProcess:
         environment: the only variables that it sees, besides PATH, HOME and TMPDIR.
         descriptors: open file descriptors that it inherits.
         preloads: `program` is ``[sys.executable, "-P", FILE, *words]``, and FILE has a function ``preload``,
-            which imports and leaves neither threads nor files, and a function ``main`` of the words.
+            which imports and leaves no threads and no shared memory, and a function ``main`` of the words.
 
     Attributes:
         scratch: the folder.
@@ -363,7 +363,8 @@ def _end(process: Child) -> None:
         for pid, _ in members(process.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        process.kill()  # one that was forked just now leads no session yet
+        if process.returncode is None:  # one that was forked just now leads no session yet
+            os.kill(process.pid, signal.SIGKILL)
     process.wait()
 
 

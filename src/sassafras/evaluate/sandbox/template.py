@@ -43,6 +43,9 @@ class Keepers:
         self._module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(self._module)
         self._module.preload()
+        with open("/proc/self/smaps") as file:  # noqa: PTH123
+            if any(line.startswith("VmFlags:") and "sh" in line.split() for line in file):
+                raise OSError(f"{self._file} leaves memory that its forks would share")
 
     def main(self) -> int:
         """In the fork: keep the program that the first descriptor tells of."""
