@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -17,8 +19,10 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
+from typing import Any
 
 from sassafras.core import DeviceError
 
@@ -27,10 +31,14 @@ from .worker_process import package_path
 #: seconds that the imports may take
 PRELOAD_SECONDS = 120.0
 _RUNNING, _LONGEST = b"running", 64
+#: that one request may bring
+MOST_DESCRIPTORS = 16
 
 
 class ForkServer:
     """The parent's side. The process starts at once; imports go on while the caller does other things.
+
+    Subclasses start it by `_start`, with a `serve` of theirs.
 
     Args:
         module: what workers run: ``preload()`` imports, and leaves neither threads nor CUDA state; ``main()``
@@ -42,19 +50,27 @@ class ForkServer:
     """
 
     def __init__(self, module: str, *, environment: Mapping[str, str] | None = None) -> None:
-        self._module = module
+        command = [sys.executable, "-P", "-m", __name__, module]
+        self._start(module, command, {**os.environ, **package_path(), **(environment or {})})
+
+    def _start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], folder: str | None = None
+    ) -> None:
+        """Start the process; its last argument names the descriptor that it is asked by (see `serve`)."""
+        self._module, self._owner = name, os.getpid()
         self._lock = threading.Lock()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(PRELOAD_SECONDS)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, module, str(theirs.fileno())],
+                [*command, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                env={**os.environ, **package_path(), **(environment or {})},
+                env=environment,
+                cwd=folder,
             )
         except OSError as error:
             self._socket.close()
@@ -65,11 +81,11 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """True while it can fork."""
-        return self._socket.fileno() >= 0 and self._process.poll() is None
+        """True while it can fork, for the process that started it."""
+        return self._owner == os.getpid() and self._socket.fileno() >= 0 and self._process.poll() is None
 
     def fork(self, descriptors: Sequence[int]) -> ForkedProcess:
-        """A worker with these descriptors: to read requests, to write answers, to print to.
+        """A worker with these descriptors: ``main``'s (to read requests, to write answers), and to print to.
 
         Waits for the imports to end. Raises DeviceError where the server is gone.
         """
@@ -116,7 +132,7 @@ class ForkedProcess:
             self.returncode = self._server.status(self.pid)
         return self.returncode
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float = math.inf) -> int:
         """See `subprocess.Popen.wait`."""
         deadline = time.monotonic() + timeout
         while (status := self.poll()) is None:
@@ -132,22 +148,36 @@ class ForkedProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
 
-def serve(module: str, descriptor: int) -> int:
-    """The server's side: fork when asked, say how workers ended, until the parent is gone."""
+def serve(
+    load: Callable[[], Any], descriptor: int, fork: Callable[[], int] = os.fork, idle_s: float = math.inf
+) -> int:
+    """The server's side: fork when asked, say how workers ended, until the parent is gone.
+
+    Args:
+        load: gives what has ``preload`` and ``main`` (see `ForkServer`).
+        fork: how workers are made.
+        idle_s: seconds without a request after which the server ends.
+    """
+    parent = os.getppid()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the parent's business, as in `worker_loop.serve`
     control = socket.socket(fileno=descriptor)
-    worker = import_module(module)
+    worker = load()
     worker.preload()
     gc.freeze()  # so that a worker's first collection does not copy every page
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, _LONGEST, 3)
+        asked = time.monotonic()
+        while not select.select([control], [], [], 1.0)[0]:
+            # a process that the parent forked may hold the other end of the socket
+            if os.getppid() != parent or time.monotonic() - asked > idle_s:
+                return 0
+        message, descriptors, _, _ = socket.recv_fds(control, _LONGEST, MOST_DESCRIPTORS)
         if not message:
             return 0
         if message != b"fork":
             pid, status = os.waitpid(int(message), os.WNOHANG)
             answer = str(os.waitstatus_to_exitcode(status)).encode() if pid else _RUNNING
-        elif pid := os.fork():
+        elif pid := fork():
             answer = str(pid).encode()
         else:
             control.close()
@@ -160,20 +190,15 @@ def serve(module: str, descriptor: int) -> int:
             return 0
 
 
-def _become(worker: object, descriptors: Sequence[int]) -> None:
+def _become(worker: Any, descriptors: Sequence[int]) -> None:
     """Run the worker in this forked process; does not return."""
     status = 1
     try:
-        to_read, to_write, errors = descriptors
+        *given, errors = descriptors
         os.dup2(errors, 1)
         os.dup2(errors, 2)
-        sys.argv = [
-            str(getattr(worker, "__name__", "worker")),
-            str(to_read),
-            str(to_write),
-            str(os.getppid()),
-        ]
-        status = worker.main()  # type: ignore[attr-defined]
+        sys.argv = [getattr(worker, "__name__", "worker"), *map(str, (*given, os.getppid()))]
+        status = worker.main()
     except BaseException:
         traceback.print_exc()
     finally:
@@ -183,4 +208,4 @@ def _become(worker: object, descriptors: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(sys.argv[1], int(sys.argv[2])))
+    sys.exit(serve(partial(import_module, sys.argv[1]), int(sys.argv[2])))

@@ -169,6 +169,7 @@ class HostProcess:
                         **(_BUILDING if source.builds else {}),
                     },
                     descriptors=(to_child, from_child, self._memory_fd),
+                    preloads=True,
                 )
             finally:
                 os.close(to_child)

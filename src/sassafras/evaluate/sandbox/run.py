@@ -10,21 +10,19 @@ import shutil
 import signal
 import stat
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import SassafrasError, Verdict
+from sassafras.core import DeviceError, SassafrasError, Verdict
 
 from .imports import python_folders
+from .keepers import Child, Keeping, execute, templates
 from .watch import held, members
 
-#: starts `confine.main` without importing the package around it
-_BOOT = "import sys; sys.path.insert(0, {!r}); from confine import main; sys.exit(main(sys.argv[1:]))"
 #: system folders that compilers and Python need; nothing of a user's
 SYSTEM_READABLE = (
     "/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt/nvidia", "/etc/ld.so.cache", "/etc/ld.so.conf",
@@ -79,6 +77,7 @@ class Confinement:
         writable: the same to write, besides a scratch folder of its own.
         system: what of the system it may read and execute; `COMPILER_READABLE` is less, without Python.
         cuda: it may call what the CUDA driver needs, and has a /dev/shm of its own.
+        template: a program that allows it is forked from a process that has made its imports already.
         required: fences without which nothing is run: of ``network``, ``ipc``, ``pids``, ``files`` and
             ``calls``. A missing namespace is made good by the last two, which refuse every connection,
             shared memory and signals to others.
@@ -97,6 +96,7 @@ class Confinement:
     writable: tuple[str, ...] = ()
     system: tuple[str, ...] = ()
     cuda: bool = False
+    template: bool = True
     required: tuple[str, ...] = ("files", "calls")
 
     def spec(
@@ -154,6 +154,8 @@ class ConfinedProcess:
         files: written into the scratch folder first, by name.
         environment: the only variables that it sees, besides PATH, HOME and TMPDIR.
         descriptors: open file descriptors that it inherits.
+        preloads: `program` is ``[sys.executable, "-P", FILE, *words]``, and FILE has a function ``preload``,
+            which imports and leaves no threads and no shared memory, and a function ``main`` of the words.
 
     Attributes:
         scratch: the folder.
@@ -167,46 +169,50 @@ class ConfinedProcess:
         files: Mapping[str, bytes] | None = None,
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
+        preloads: bool = False,
     ) -> None:
         self.limits = confinement or Confinement()
         self.scratch = tempfile.mkdtemp(prefix="sassafras-confined-")
         self._begin = time.monotonic()
         self._looks = 0
         self._ours = {os.fstat(fd).st_ino for fd in descriptors}
-        self._report, write_end = os.pipe()
-        # the keeper ends with us: no other process has our end of this pipe
-        lifeline, self._lifeline = os.pipe()
         self._told: dict[str, Any] = {}
         self._lines = b""
         self._over = False
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
         try:
             for name, data in (files or {}).items():
                 Path(self.scratch, name).write_bytes(data)
-            command = [
-                sys.executable,
-                "-I",
-                "-S",
-                "-c",
-                _BOOT.format(str(Path(__file__).parent)),
-                json.dumps(self.limits.spec(self.scratch, write_end, lifeline, descriptors)),
-                "--",
-                *(part.replace("{scratch}", self.scratch) for part in program),
-            ]
-            self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                cwd=self.scratch,
-                env={**_base_environment(self.scratch), **(environment or {})},
-                pass_fds=(write_end, lifeline, *descriptors),
-                start_new_session=True,
-            )
+            words = [part.replace("{scratch}", self.scratch) for part in program]
+            own = environment or {}
+            for template in templates(words[2], own) if preloads and self.limits.template else ():
+                with contextlib.suppress(DeviceError):
+                    self._start(template.start, words, own, descriptors)
+                    return
+            self._start(execute, words, own, descriptors)
+        except BaseException:
+            self._output.close()
+            _remove(self.scratch)
+            raise
+
+    def _start(
+        self,
+        keeper: Callable[[Keeping], Child],
+        words: list[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+    ) -> None:
+        self._report, write_end = os.pipe()
+        # the keeper ends with us: no other process has our end of this pipe
+        lifeline, self._lifeline = os.pipe()
+        try:
+            spec = self.limits.spec(self.scratch, write_end, lifeline, descriptors)
+            output = self._output.fileno()
+            self._process = keeper(Keeping(spec, words, self.scratch, dict(environment), output))
+            os.write(self._lifeline, b"\n")  # a forked keeper waits for this
         except BaseException:
             os.close(self._report)
             os.close(self._lifeline)
-            _remove(self.scratch)
             raise
         finally:
             os.close(write_end)
@@ -349,7 +355,7 @@ def run(
         process.close()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Child) -> None:
     """Kill the whole session (its leader's id is the group's), and reap the leader."""
     for _ in range(3):  # a fork may slip between listing and killing
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -357,6 +363,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         for pid, _ in members(process.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        if process.returncode is None:  # one that was forked just now leads no session yet
+            os.kill(process.pid, signal.SIGKILL)
     process.wait()
 
 
@@ -386,19 +394,3 @@ def _take(path: Path, most: int) -> bytes | None:
             return file.read(most)
     finally:
         os.close(fd)
-
-
-def _base_environment(scratch: str) -> dict[str, str]:
-    """No secret, proxy or preload of the caller's travels along."""
-    return {
-        "PATH": os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin"),
-        "HOME": scratch,
-        "TMPDIR": scratch,
-        "LANG": "C.UTF-8",
-        "USER": "candidate",
-        "LOGNAME": "candidate",
-        "TRITON_CACHE_DIR": f"{scratch}/.triton",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-        "XDG_CACHE_HOME": f"{scratch}/.cache",
-    }

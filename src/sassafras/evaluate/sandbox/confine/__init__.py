@@ -1,8 +1,8 @@
 """Giving up rights, in the process itself: limits, namespaces, few files, few system calls.
 
 Standard library only: this package also runs outside its parent package, before anything else is imported
-(``keeper.main``): a keeper confines a child, which then becomes the program. Every fence but the limits is
-optional in the kernel:
+(``keeper.main``): a keeper confines a child, which then becomes the program, or calls it (``keeper.keep``).
+Every fence but the limits is optional in the kernel:
 
 ========== ================================================= ============================
 fence      what it stops                                     needs
@@ -23,14 +23,16 @@ from __future__ import annotations
 
 from .calls import restrict_calls
 from .files import landlock_version, restrict_files
-from .keeper import apply, main
-from .kernel import NotConfined
+from .keeper import apply, keep, main
+from .kernel import NotConfined, fork_sibling
 from .namespaces import enter_namespaces
 
 __all__ = [
     "NotConfined",
     "apply",
     "enter_namespaces",
+    "fork_sibling",
+    "keep",
     "landlock_version",
     "main",
     "restrict_calls",

@@ -1,10 +1,10 @@
 """From a fresh interpreter to a confined program: a keeper outside, an init inside, the program.
 
-The judge starts the keeper, which enters namespaces and forks the init (process 1 where there is a PID
-namespace), which forks the program. The keeper ends the others when the judge ends, by whatever cause, since
-it holds one end of the judge's lifeline; the init ends with the keeper and, in a PID namespace, every process
-ends with the init. The program and all that come of it share the init's process group, so that one signal
-stops or continues them, and the keeper stays out of it.
+The keeper is the judge's child, started or forked from a template (see `keepers`). It enters namespaces and
+forks the init (process 1 where there is a PID namespace), which forks the program. The keeper ends the others
+when the judge ends, by whatever cause, since it holds one end of the judge's lifeline; the init ends with the
+keeper and, in a PID namespace, every process ends with the init. The program and all that come of it share
+the init's process group, so that one signal stops or continues them, and the keeper stays out of it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from .calls import restrict_calls
@@ -68,13 +69,17 @@ def apply(spec: Mapping[str, Any], *, alone: bool = False) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Keep a program: ``SPEC -- PROGRAM ...``, SPEC as JSON. Ends as the program ends.
+    """Keep a program: ``SPEC -- PROGRAM ...``, SPEC as JSON. Ends as the program ends."""
+    return keep(json.loads(arguments[0]), partial(_execute, arguments[2:]))
+
+
+def keep(spec: dict[str, Any], program: Callable[[], int]) -> int:
+    """Keep a program: what is called, in a confined process, returns its exit status. Ends as it ends.
 
     Descriptors named in the spec: ``report``, where one line of JSON tells the process group and one what is
     missing, both before the program's first instruction; ``lifeline``, a pipe whose other end is the judge's.
     """
     judge = os.getppid()
-    spec = json.loads(arguments[0])
     missing, own = enter_namespaces()
     alone = "pids" not in missing
     if "users" in own and os.getuid() != 0 and spec.get("threads"):
@@ -84,7 +89,7 @@ def main(arguments: list[str]) -> int:
     init = os.fork()
     if init == 0:
         os.close(told)
-        os._exit(_init(spec, missing, alone, alone and "mounts" in own, arguments[2:], tell))
+        os._exit(_init(spec, missing, alone, alone and "mounts" in own, program, tell))
     with contextlib.suppress(OSError):
         os.setpgid(init, init)
     os.close(tell)
@@ -115,7 +120,12 @@ def _await(told: int, lifeline: int, judge: int) -> None:
 
 
 def _init(
-    spec: Mapping[str, Any], missing: dict[str, str], alone: bool, mounts: bool, words: list[str], tell: int
+    spec: Mapping[str, Any],
+    missing: dict[str, str],
+    alone: bool,
+    mounts: bool,
+    program: Callable[[], int],
+    tell: int,
 ) -> int:
     """The parent of the program; adopts and reaps what the program leaves. Returns when the program ends."""
     end_with_parent()
@@ -123,27 +133,31 @@ def _init(
     if mounts:
         spec["files"]["writable"] += own_mounts(int(spec.get("shared_bytes", 0)))
     os.close(spec["lifeline"])
-    program = os.fork()
-    if program == 0:
+    confined = os.fork()
+    if confined == 0:
         os.close(tell)
         end_with_parent()
-        os._exit(_become(spec, missing, alone, words))
+        os._exit(_become(spec, missing, alone, program))
     for fd in (spec["report"], *spec.get("descriptors", ())):
         os.close(fd)
     while True:
         pid, status = os.waitpid(-1, 0)
-        if pid == program:
+        if pid == confined:
             os.write(tell, str(os.waitstatus_to_exitcode(status)).encode())
             return 0
 
 
-def _become(spec: Mapping[str, Any], missing: dict[str, str], alone: bool, words: list[str]) -> int:
+def _become(spec: Mapping[str, Any], missing: dict[str, str], alone: bool, program: Callable[[], int]) -> int:
     missing = {**missing, **apply(spec, alone=alone)}
     report = spec["report"]
     os.write(report, (json.dumps({"missing": missing}) + "\n").encode())
     os.close(report)
     if set(missing) & set(spec.get("required", ())):
         return NOT_RUN
+    return program()
+
+
+def _execute(words: list[str]) -> int:
     try:
         os.execv(words[0], words)
     except OSError as error:
