@@ -47,7 +47,11 @@ def test_kernels_that_win_most_come_first_and_shapes_are_held_out() -> None:
 
 def measured(entry: str = ENTRY, speedup: float = 1.05, worst: float = 1.0, **more: Any) -> dict[str, Any]:
     row = {"entry": entry, "modelled": False, "improved": True, "gpu": "NVIDIA H200", "release": "13.0"}
-    row |= {"rules": VALIDATOR_RULES, "source": cached_path(parse_instance(entry)).stem.rpartition("-")[2], "wins": 11}
+    row |= {
+        "rules": VALIDATOR_RULES,
+        "source": cached_path(parse_instance(entry)).stem.rpartition("-")[2],
+        "wins": 11,
+    }
     row |= {"parent": "1", "tuned": "2", "offset": 0, "slots": 1, "moves": "", "records": []}
     row |= {"speedup": speedup, "speedup_low": speedup - 0.01, "null": 1.0, "null_high": 1.002}
     held = [{"shape": f"{i}x64x64", "speedup": worst if i == 0 else speedup} for i in range(5)]
