@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import Buffer, Candidate, Case, Kernel, Tolerance, Workload
+from sassafras.core import Buffer, Candidate, Case, Custom, Fill, Kernel, Normal, Tolerance, Workload
 from sassafras.cuda.compile import compile_cuda
 
 SOURCE = Path(__file__).with_name("faults.cu")
@@ -32,8 +32,11 @@ def _reference(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {"y": tensors["x"].double() * 2 + 1}
 
 
-def _case(n: int) -> Case:
-    args = {"y": Buffer("fp32", (n,), "out"), "x": Buffer("fp32", (n,)), "n": n}
+_NORMAL = Normal()
+
+
+def _case(n: int, fill: Fill = _NORMAL) -> Case:
+    args = {"y": Buffer("fp32", (n,), "out"), "x": Buffer("fp32", (n,), fill=fill), "n": n}
     return Case(str(n), (-(-n // 256), 1, 1), args)
 
 
@@ -58,3 +61,15 @@ varying = _workload("varies")
 mistaken = _workload("wrong")
 #: its baseline writes out of bounds
 stray = _workload("past_the_end")
+
+
+def _rising(shape: tuple[int, ...], dtype: Any, generator: Any, device: Any) -> Any:
+    import torch
+
+    return torch.linspace(0, 1, shape[0], dtype=dtype, device=device)
+
+
+#: an input that sampling does not draw
+rising = Workload(
+    "affine_rising", (_case(1_000_000, Custom(_rising)),), _build("none"), _reference, Tolerance(1e-5, 1e-5)
+)

@@ -187,6 +187,16 @@ def test_a_baseline_at_fault_is_refused_at_open(attribute: str, words: str) -> N
         open_device(f"{AFFINE}:{attribute}")
 
 
+def test_sampling_looks_after_inputs_that_it_does_not_draw() -> None:
+    device, _ = open_device(f"{AFFINE}:rising")
+    try:
+        assert device.sample(_affine().candidate("none", device.arch), count=1000).verdict is Verdict.CORRECT
+        spoils = device.sample(_affine().candidate("modifies_input", device.arch), count=1000)
+        assert spoils.verdict is Verdict.WRONG_RESULT and "input modified at x" in spoils.detail
+    finally:
+        device.close()
+
+
 def test_sampling_counts_fresh_inputs_and_finds_a_rare_fault(affine: CudaDevice) -> None:
     good = affine.sample(_affine().candidate("none", affine.arch), count=2000)
     assert good.verdict is Verdict.CORRECT
@@ -196,6 +206,8 @@ def test_sampling_counts_fresh_inputs_and_finds_a_rare_fault(affine: CudaDevice)
     bad = affine.sample(_affine().candidate("last_element", affine.arch), count=1000)
     assert bad.verdict is Verdict.WRONG_RESULT
     assert bad.mismatches == bad.samples
+    spoils = affine.sample(_affine().candidate("modifies_input", affine.arch), count=1000)
+    assert spoils.verdict is Verdict.WRONG_RESULT and "modified" in spoils.detail
     assert affine.run(_affine().candidate("none", affine.arch)).verdict is Verdict.CORRECT
 
 
