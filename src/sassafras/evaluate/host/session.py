@@ -34,6 +34,8 @@ SUSPICIOUS = 2.0
 SUSPICIOUS_US = 300.0
 #: one that profits this much is looked at again
 DOUBTFUL = 1.3
+#: rounds of fresh inputs that an accusation rests on, in at least three looks
+ACCUSED = 24
 #: former results that a candidate's wrong ones are compared with
 REMEMBERED = 8
 #: microseconds a call of baseline and candidate, by round
@@ -302,8 +304,10 @@ class HostSession:
         """Times of the first look: on fresh inputs, and on one call's, again and again.
 
         Raises Lost when repeated inputs favour the candidate far more than the baseline, which is timed in
-        turns with it: what else the machine does falls on both. Where it profits at all, three looks decide.
+        turns with it: what else the machine does falls on both. Where it profits, further looks decide:
+        with six rounds on a busy machine, one honest judgement in 40 looked like a cheat's.
         """
+        enough = max(3, -(-ACCUSED // self.task.rounds))
         looks: list[tuple[Times, Times]] = []
         while True:
             fresh = self._timed(self.task.rounds, control=not looks)
@@ -314,9 +318,9 @@ class HostSession:
             )
             gain = again / first
             saved = min(min(look[0][1]) for look in looks) - min(min(look[1][1]) for look in looks)
-            if gain <= (SUSPICIOUS if len(looks) == 3 else DOUBTFUL) or saved <= SUSPICIOUS_US:
+            if gain <= (SUSPICIOUS if len(looks) == enough else DOUBTFUL) or saved <= SUSPICIOUS_US:
                 return looks[0]
-            if len(looks) == 3:
+            if len(looks) == enough:
                 text = f"beside the baseline it is {gain:.1f} times faster with repeated inputs"
                 raise Lost(Verdict.CHEATED, text)
 
