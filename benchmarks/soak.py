@@ -308,6 +308,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.store:
         search(options)
         return 0
+    if not 0 <= options.kills < options.candidates:
+        parser.error("--candidates has to be above --kills")
     from sassafras.cuda.environment import available, environment
 
     gpu = available()[0]
