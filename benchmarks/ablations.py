@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import strategies
-from common import geomean, gpu_count, per_gpu, write
+from common import geomean, gpu_count, per_gpu
 from strategies import Row, Settings
 
 from sassafras.search import preset
@@ -100,9 +100,7 @@ def publish(folder: Path, out: str | None) -> Path:
     summary = summarise(rows)
     for name, of in summary["variants"].items():
         print(f"{name:20} {of['geomean_final']:.4f}, {of['change']} of {of['pairs']} pairs")
-    kept = [{k: v for k, v in row.items() if k != "environment"} for row in rows]
-    name = "cuasmrl-ablations-modelled" if summary["modelled"] else "cuasmrl-ablations"
-    return write(name, kept, summary, rows[0].get("environment", {}), out=out)
+    return strategies.record("cuasmrl-ablations", rows, summary, out)
 
 
 def main() -> None:

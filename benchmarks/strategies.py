@@ -380,8 +380,13 @@ def publish(folder: Path, out: str | None) -> Path:
     summary = summarise(rows)
     for name, of in summary["strategies"].items():
         print(f"{name:20} {of['iqm_final']:.4f} [{of['iqm_low']:.4f}, {of['iqm_high']:.4f}]")
+    return record("strategies", rows, summary, out)
+
+
+def record(name: str, rows: Sequence[Row], summary: Row, out: str | None) -> Path:
+    """Write a result of searches; the name says so where they are modelled."""
     kept = [{k: v for k, v in row.items() if k != "environment"} for row in rows]
-    name = "strategies-modelled" if summary["modelled"] else "strategies"
+    name += "-modelled" if summary["modelled"] else ""
     return write(name, kept, summary, rows[0].get("environment", {}), out=out)
 
 

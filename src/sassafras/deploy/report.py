@@ -13,6 +13,7 @@ from typing import Any
 
 from .records import Status, read_statuses
 from .settings import AUTOINSTALL, DENY, DISABLE, REVALIDATE, STATUS, WAIT, DeploySettings
+from .triton_load import unchecked
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,6 @@ def overview(folder: Path | None = None, store: Path | None = None) -> Overview:
 
 def _triton() -> str:
     """The installed version, read without importing Triton."""
-    from .triton_load import unchecked
-
     if importlib.util.find_spec("triton") is None:
         return "not installed"
     try:

@@ -197,7 +197,7 @@ __device__ Word joined(const Word& made, const Word& old, u32 tail) {
     return Word{c[0], c[1], c[2], c[3]};
 }
 
-// Of an in/out buffer of which a launch changes little, a seventh is drawn anew in a sample; the rest is restored. In a
+// Of an in/out buffer of which a launch changes little, a seventh gets new values in a sample; the rest is restored. In a
 // sample with special values and in the next one, phases 15 and 0 of 16, all is. How many samples ago a word was drawn:
 constexpr u32 PARTS = 7;
 __device__ u32 age(u32 phase, u32 number) {
