@@ -158,7 +158,8 @@ def test_a_leader_that_fails_later_is_named_and_not_kept(tmp_path: Any) -> None:
     result = optimize(bench, tmp_path)
     assert not result.improved and result.cubin == result.baseline.cubin
     assert len(result.notes) == 3 and all("wrong_result: out[3] differs" in note for note in result.notes)
-    assert result.failed_after_validation == 3
+    assert result.failed_after_validation == len(result.failures) == 3
+    assert {failure.digest[:16] for failure in result.failures} == {note[:16] for note in result.notes}
     with Store.open(tmp_path / "s.sqlite") as store:
         assert store.winners() == []
 

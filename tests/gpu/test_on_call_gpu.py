@@ -108,7 +108,7 @@ def test_first_result_take_over_and_second_start(tmp_path: Path) -> None:
     assert again["equal"]
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_the_first_call_takes_as_long_as_without(tmp_path: Path) -> None:
     """Medians of starts in turn, each with an empty Triton cache: compilation is part of a first call."""
     import shutil

@@ -53,11 +53,11 @@ def test_the_luckiest_of_the_search_is_not_the_one_that_is_chosen() -> None:
     assert leaders_of(device) > LEAST_LEADERS  # type: ignore[arg-type]
     leaders = [found(device, 100, n, 0.95 + n / 1000) for n in range(20)]
     leaders += [found(device, 97, 99, 0.975), found(device, 0, 98, 0.94)]
-    failed: list[Outcome] = []
+    failed: list[tuple[Candidate, Outcome]] = []
     device.looks = 0
-    chosen = select(device, leaders, failed.append)  # type: ignore[arg-type]
+    chosen = select(device, leaders, lambda *one: failed.append(one))  # type: ignore[arg-type]
     assert chosen[0].kernel.cubin == bytes([97, 99]) and len(chosen) == 3
-    assert [o.verdict for o in failed] == [Verdict.UNSUPPORTED]
+    assert [(c.kernel.cubin, o.verdict) for c, o in failed] == [(bytes([0, 98]), Verdict.UNSUPPORTED)]
     assert device.looks < 22 + 11 + 6 + 5 * LEAST_LEADERS  # halves left after each round
     assert beats(remeasure(device, chosen[0]))  # type: ignore[arg-type]
     assert not beats(remeasure(device, leaders[0].candidate))  # type: ignore[arg-type]

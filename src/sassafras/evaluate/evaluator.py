@@ -70,10 +70,11 @@ class KernelEvaluator:
         outcome = self._refuse(candidate)
         if outcome is None:
             outcome = self._plausible(self.device.run(candidate))
-            self._note(candidate, outcome)
+            self.note(candidate, outcome)
         return self.settle(candidate, outcome)
 
-    def _note(self, candidate: Candidate, outcome: Outcome) -> None:
+    def note(self, candidate: Candidate, outcome: Outcome) -> None:
+        """Keep the code of a candidate that failed although the validator had approved it."""
         cubin, original, verdict = candidate.kernel.cubin, self.baseline.cubin, outcome.verdict
         approved = self.validator is not None and cubin != original
         if approved and verdict in FAILURES and len(self.failures) < _KEPT:

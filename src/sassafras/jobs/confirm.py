@@ -27,14 +27,14 @@ def leaders_of(device: Device) -> int:
 
 
 def select(
-    device: Device, contenders: Sequence[Found[Any]], failed: Callable[[Outcome], None]
+    device: Device, contenders: Sequence[Found[Any]], failed: Callable[[Candidate, Outcome], None]
 ) -> list[Candidate]:
     """The best three by new evaluations, which the search did not select on, best first.
 
     Args:
         device: open.
         contenders: leaders, best first.
-        failed: called with the outcomes of candidates that turn out to be wrong.
+        failed: called with candidates that turn out to be wrong.
     """
     costs = {c.candidate.digest: c.cost for c in contenders}
     able = {c.candidate.digest: c.candidate for c in contenders}
@@ -47,7 +47,7 @@ def select(
                 looks[digest].append(outcome.cost)
             elif outcome.verdict is not Verdict.UNSTABLE_BASELINE:
                 del able[digest]  # once wrong is wrong
-                failed(outcome)
+                failed(candidate, outcome)
         if device.modelled and len(able) > LEAST_LEADERS:
             best = sorted(able, key=lambda digest: middle(looks[digest]))
             able = {digest: able[digest] for digest in best[: max(LEAST_LEADERS, len(best) // 2)]}

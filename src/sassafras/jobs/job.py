@@ -297,7 +297,7 @@ class Job:
             best = contenders[0] if contenders else found.baseline  # reported as what was selected
             return self._result(found, best.candidate, notes, improved=bool(contenders), final=best.outcome)
         self.say("choosing among the search's leaders")
-        ranked = select(self.device, contenders, lambda outcome: self._failed(outcome, notes))
+        ranked = select(self.device, contenders, lambda one, outcome: self._failed(one, outcome, notes))
         return self._settled(found, ranked, notes)
 
     def _remeasure(self, candidate: Candidate, what: str) -> Evaluation | Modelled:
@@ -310,7 +310,7 @@ class Job:
         for candidate in ranked:
             final = self._remeasure(candidate, "the winner")
             if final.cost is None:
-                self._failed(final, notes)
+                self._failed(candidate, final, notes)
                 continue
             if beats(final):
                 return self._result(found, candidate, notes, improved=True, final=final)
@@ -326,10 +326,12 @@ class Job:
             notes.append(f"the null experiment is {final.verdict.value}: {final.detail}")
         return self._result(found, found.baseline.candidate, notes, improved=False, final=final)
 
-    def _failed(self, outcome: Outcome, notes: list[str]) -> None:
-        """Count and name a candidate that the validator approved and the search found correct."""
+    def _failed(self, candidate: Candidate, outcome: Outcome, notes: list[str]) -> None:
+        """Count, name and keep a candidate that the validator approved and the search found correct."""
         assert outcome.verdict is not None
         self.failed_later[outcome.verdict.value] += 1
+        if isinstance(self.evaluator, KernelEvaluator):
+            self.evaluator.note(candidate, outcome)
         notes.append(f"{outcome.digest[:16]}, approved, was later {outcome.verdict.value}: {outcome.detail}")
 
     def _result(

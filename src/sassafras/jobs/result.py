@@ -63,7 +63,7 @@ class Result:
         date: UTC, ISO 8601.
         from_store: the search was not run again: this is the stored result.
         draws: draws of start times behind `modelled_ratio`.
-        failures: the first of ``failed_after_validation`` that failed during the search, with their code.
+        failures: the first of ``failed_after_validation``, with their code.
     """
 
     workload: str
