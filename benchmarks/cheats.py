@@ -28,8 +28,8 @@ RESULT = ROOT / "benchmarks" / "results" / "cheats.json"
 LIMITS = (
     (
         "A time bomb: right until a date, an hour, or a rare input",
-        "No finite test finds a trigger that it does not hit. Sampling bounds the failure probability for its input "
-        "distribution. Schedules are exempt: they are proved.",
+        "No finite test finds a trigger that it does not hit. Sampling bounds the failure probability for its "
+        "inputs. Schedules are exempt: they are proved.",
     ),
     (
         "A cache keyed by contents, in a program whose inputs repeat",
@@ -45,11 +45,11 @@ LIMITS = (
     ),
     (
         "Special values (infinities, NaN) in candidates that are judged by a tolerance",
-        "Honest programs that order arithmetic differently differ on them. Schedules are compared bitwise on them.",
+        "Honest programs that order arithmetic differently differ on them. Schedules are compared bitwise.",
     ),
     (
         "Heat and clock speed: a candidate whose own turn slows the processor in the next",
-        "Turns alternate, and each begins with an untimed call. An effect that lasts longer is not seen.",
+        "Turns alternate, and each begins with an untimed call. Longer effects are not seen.",
     ),
     (
         "An excess for less than 50 ms of a limit that an external monitor enforces",
@@ -308,8 +308,7 @@ def docs(path: Path) -> str:
         f"{summary['honest']} honest candidates were flagged**, on {on}.",
         "",
         "A cheat is caught when it ends with the expected verdict. Tricks that gain nothing under this evaluator, such "
-        "as a patched clock, count as honest and must not be flagged. `benchmarks/gallery/` has the code of each "
-        "under the words that describe it here.",
+        "as a patched clock, count as honest. `benchmarks/gallery/` has the code of each under the words used here.",
         "",
     ]
     titles = {
@@ -317,7 +316,7 @@ def docs(path: Path) -> str:
         "source": ("Source text", "Scanned, then built in confinement ([how](../concepts/evaluator.md))."),
         "python": (
             "Python candidates",
-            "Run on the CPU without the scan of their text, so that confinement and checks are tested.",
+            "Run on the CPU without the scan of their text, to test confinement and checks.",
         ),
         "python_scan": ("Python candidates that the scan refuses", "Streams, graphs, libraries, limits."),
         "gpu": ("Device code", "Judged on a GPU as source candidates."),
