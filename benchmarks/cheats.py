@@ -28,8 +28,8 @@ RESULT = ROOT / "benchmarks" / "results" / "cheats.json"
 LIMITS = (
     (
         "A time bomb: right until a date, an hour, or a rare input",
-        "No finite test finds a trigger that it does not hit. Sampling bounds the failure probability for its input "
-        "distribution. Schedules are exempt: they are proved.",
+        "No finite test finds a trigger that it does not hit. Sampling bounds the failure probability for its "
+        "inputs. Schedules are exempt: they are proved.",
     ),
     (
         "A cache keyed by contents, in a program whose inputs repeat",
@@ -41,20 +41,19 @@ LIMITS = (
     ),
     (
         "Device-wide state that a Python candidate changes on a GPU (persisting L2, clocks)",
-        "The scan refuses the calls; confinement does not see them. Candidates have no right to set clocks.",
+        "The scan refuses the calls; confinement does not see them.",
     ),
     (
         "Special values (infinities, NaN) in candidates that are judged by a tolerance",
-        "Schedules are compared bitwise on them. Honest programs that order arithmetic differently differ on them, "
-        "so other candidates are not checked.",
+        "Honest programs that order arithmetic differently differ on them. Schedules are compared bitwise.",
     ),
     (
         "Heat and clock speed: a candidate whose own turn slows the processor in the next",
-        "Turns alternate, and each begins with an untimed call. An effect that lasts longer is not seen.",
+        "Turns alternate, and each begins with an untimed call. Longer effects are not seen.",
     ),
     (
         "An excess for less than 50 ms of a limit that an external monitor enforces",
-        "The monitor reads processes, threads, memory and disk every 20 to 50 ms. Limits of the Linux kernel hold always.",
+        "The monitor looks every 20 to 50 ms. Limits of the Linux kernel hold always.",
     ),
     (
         "A security fault of Python, the compiler, the driver or the Linux kernel",
@@ -270,6 +269,25 @@ def merged(path: Path, rows: list[Row], where: str, only: str) -> list[Row]:
     return sorted([*kept, *rows], key=lambda r: (r["where"], r["kind"], r["name"]))
 
 
+def section(words: str, rows: list[Row]) -> list[str]:
+    """Exhibits of one kind: cheats by what catches them, then what is honest."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for r in (r for r in rows if r["kind"] == "cheat"):
+        title = r["title"].split(" (")[0] + ("" if r["ok"] else " **missed**")  # (of which kernel)
+        groups.setdefault((r["verdict"], r["by"]), []).append(title)
+    cheats = {group: "; ".join(dict.fromkeys(found)) for group, found in sorted(groups.items())}
+    if len(cheats) == 1 and all(r["ok"] for r in rows):
+        lines = [f"{words} Each is caught by {by} (`{v}`): {what}." for (v, by), what in cheats.items()]
+    else:
+        lines = [words, "", "| verdict | caught by | candidates |", "|---|---|---|"]
+        lines += [f"| `{verdict}` | {by} | {what} |" for (verdict, by), what in cheats.items()]
+    honest = [r for r in rows if r["kind"] == "honest"]
+    passed = [r["title"] + (f" ({r['by']})" if r["by"] else "") for r in honest if r["ok"]]
+    if passed:
+        lines += ["", f"Honest, and not flagged: {'; '.join(passed)}."]
+    return lines + [f"**missed**: {r['title']} (`{r['verdict']}`)" for r in honest if not r["ok"]]
+
+
 def docs(path: Path) -> str:
     """docs/reference/cheats.md as text."""
     data = json.loads(path.read_text())
@@ -290,42 +308,23 @@ def docs(path: Path) -> str:
         f"{summary['honest']} honest candidates were flagged**, on {on}.",
         "",
         "A cheat is caught when it ends with the expected verdict. Tricks that gain nothing under this evaluator, such "
-        "as a patched clock, count as honest and must not be flagged.",
+        "as a patched clock, count as honest. `benchmarks/gallery/` has the code of each under the words used here.",
         "",
     ]
     titles = {
-        "cubin": ("Machine code", "Patched schedules."),
+        "cubin": ("Machine code", "Patched schedules of two suite kernels."),
         "source": ("Source text", "Scanned, then built in confinement ([how](../concepts/evaluator.md))."),
         "python": (
             "Python candidates",
-            "Run on the CPU without the scan of their text, so that confinement and checks are tested.",
+            "Run on the CPU without the scan of their text, to test confinement and checks.",
         ),
         "python_scan": ("Python candidates that the scan refuses", "Streams, graphs, libraries, limits."),
         "gpu": ("Device code", "Judged on a GPU as source candidates."),
         "python_gpu": ("Python candidates on a GPU", "Run without the scan of their text."),
     }
     for how, (title, words) in titles.items():
-        own = [r for r in singles if r["how"] == how]
-        if not own:
-            continue
-        cheats = [r for r in own if r["kind"] == "cheat"]
-        checks = {r["by"] for r in cheats}
-        named = (
-            len(cheats) > 1 and len(checks) == 1 and all(r["ok"] for r in own)
-        )  # one check catches all: the text says it, not each row
-        lines += [
-            f"## {title}",
-            "",
-            f"{words} All cheats are caught by {checks.pop()}." if named else words,
-            "",
-        ]
-        heads = ["exhibit", "what it does", "kind", "verdict", *([] if named else ["caught by"])]
-        lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-        for r in sorted(own, key=lambda r: (r["kind"], r["name"])):
-            verdict = f"`{r['verdict']}`" + ("" if r["ok"] else " **missed**")
-            cells = [r["name"], r["title"], r["kind"], verdict, *([] if named else [r["by"]])]
-            lines.append(f"| {' | '.join(cells)} |")
-        lines.append("")
+        if own := [r for r in singles if r["how"] == how]:
+            lines += [f"## {title}", "", *section(words, own), ""]
     if many:
         lines += ["## Honest candidates in bulk", "", "| candidates | on | accepted |", "|---|---|---|"]
         names = {
