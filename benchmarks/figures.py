@@ -71,13 +71,13 @@ def named(data: Row, path: str) -> list[Row]:
     return [{**of, "name": name} for name, of in walk(data, path).items()]
 
 
-def suite(data: Row, odd: bool) -> list[Row]:
-    """The suite's variants of ordinary or odd sizes; one that nothing beat counts as 1."""
+def suite(data: Row) -> list[Row]:
+    """The suite's variants of ordinary sizes; one that nothing beat counts as 1."""
     won = "**{speedup:.3f}x** [{speedup_low:.3f}, {speedup_high:.3f}]"
     return [
         {**row, "won": won.format_map(row) if row["improved"] else "1.00x"}
         for row in data["rows"]
-        if row["odd"] is odd
+        if not row["odd"]
     ]
 
 
@@ -123,8 +123,8 @@ def strategies(data: Row) -> list[Row]:
 
 
 def selectors(data: Row) -> list[Row]:
-    """The rule, the trees without a margin, as shipped and with a wide margin, on and off the grid."""
-    names = ("neighbours", "trees, margin 1.0", "trees as shipped", "trees, margin 1.2")
+    """The rule, the trees without a margin and as shipped, on and off the grid."""
+    names = ("neighbours", "trees, margin 1.0", "trees as shipped")
     kinds = {"on the grid": "grid", "off the grid": "off_grid"}
     summary = data["summary"]
     return [
@@ -151,8 +151,7 @@ def forwards(data: Row) -> list[Row]:
 #: how a table's rows are made of its result file
 ROWS: dict[str, Callable[[Row], list[Row]]] = {
     "rows": lambda data: data["rows"],
-    "suite": lambda data: suite(data, False),
-    "suite of odd sizes": lambda data: suite(data, True),
+    "suite": suite,
     "spaces": spaces,
     "spaces of candidates": candidates,
     "repositories": repositories,
