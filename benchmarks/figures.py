@@ -164,10 +164,10 @@ ROWS: dict[str, Callable[[Row], list[Row]]] = {
 
 
 def environment(data: Row) -> str:
-    """GPU and date of a result, as the page prints them."""
+    """GPU and date of a result, as the pages print them."""
     of = data["environment"]
-    words = [of.get("gpu") or "no GPU", of.get("date") or data.get("date")]
-    return ", ".join(word for word in words if word)
+    gpu = re.sub("NVIDIA | 80GB HBM3", "", of.get("gpu") or "no GPU")
+    return f"{gpu}, {of.get('date') or data['date']}"
 
 
 def section(table: Row, shared: Row) -> str:
@@ -202,9 +202,7 @@ class _Files(dict[str, Row]):
     """Result files by name, each with ``where``."""
 
     def __missing__(self, name: str) -> Row:
-        data = result(name)
-        gpu = re.sub("NVIDIA | 80GB HBM3", "", data["environment"].get("gpu") or "no GPU")
-        return {**data, "where": f"{gpu}, {data['environment'].get('date') or data['date']}"}
+        return {**result(name), "where": environment(result(name))}
 
 
 def filled(cell: str) -> str:
