@@ -302,7 +302,7 @@ class Selector:
         Where the configuration itself was timed, its own speed-up counts. Elsewhere the winner's does,
         reduced by what the static estimate says the configuration loses against that winner on that shape.
         For nt and tt, and by what it says that the configuration fills the GPU worse here than there: that
-        shapes off the grid do so was what misled this rule in nn and tn (docs/guides/matmul-and-models.md).
+        shapes off the grid do so was what misled this rule in nn and tn.
         """
         careful = config.layout in BACKWARD
         logs, weights = [], []

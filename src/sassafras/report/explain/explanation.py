@@ -170,7 +170,7 @@ class Explanation:
         return self.text()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; the code is left out. ``docs/guides/report.md`` describes the keys."""
+        """Plain values by the attributes' names; the code is left out."""
         out = asdict(self)
         del out["cubin"]
         for each in (out, *out["moves"]):
