@@ -144,7 +144,7 @@ def test_counters_that_are_not_left_at_zero_are_found(product) -> None:
     assert outcome.verdict in (Verdict.WRONG_RESULT, Verdict.CHEATED)
 
 
-@pytest.mark.slow
+@pytest.mark.alone  # what a profiler does to other processes of its GPU is not known
 def test_ncu_measures_what_it_can(product) -> None:
     from sassafras.evaluate.gpu.profile import profile
 
