@@ -71,7 +71,9 @@ class CompilerJob(PtxJob):
                 if one.cost < limit and one.candidate.digest != self.baseline.digest
             ]
             known = {one.candidate.digest: one for one in (*before, *able)}
-            ranked = select(self.device, list(known.values()), lambda outcome: self._failed(outcome, notes))
+            ranked = select(
+                self.device, list(known.values()), lambda one, outcome: self._failed(one, outcome, notes)
+            )
             before = [known[ranked[0].digest]] if ranked else []
             chosen.append(ranked)
         # where the last stage's are all wrong, the best of the stage before that is not
@@ -132,7 +134,7 @@ class CompilerJob(PtxJob):
             if final.cost is not None:
                 return candidate
             if not known:
-                self._failed(final, notes)
+                self._failed(candidate, final, notes)
         return None
 
     def _result(self, *args: Any, **more: Any) -> Result:
@@ -141,11 +143,9 @@ class CompilerJob(PtxJob):
         failed = sum(some[verdict.value] for some in (*counts, self.failed_later) for verdict in FAILURES)
         return replace(made, failed_after_validation=failed)
 
-    def _failed(self, outcome: Outcome, notes: list[str]) -> None:
-        leaders = (one for stage in self.strategy.found for one in stage.leaders)
-        mine = next(one.candidate for one in leaders if one.candidate.digest == outcome.digest)
-        if "parent" in mine.recipe:
-            super()._failed(outcome, notes)
+    def _failed(self, candidate: Candidate, outcome: Outcome, notes: list[str]) -> None:
+        if "parent" in candidate.recipe:
+            super()._failed(candidate, outcome, notes)
         else:
             notes.append(f"{outcome.digest[:16]} was later {outcome.verdict}: {outcome.detail}")
 

@@ -330,8 +330,8 @@ class Job:
         """Count, name and keep a candidate that the validator approved and the search found correct."""
         assert outcome.verdict is not None
         self.failed_later[outcome.verdict.value] += 1
-        if isinstance(self.evaluator, KernelEvaluator):
-            self.evaluator.note(candidate, outcome)
+        if (note := getattr(self.evaluator, "note", None)) is not None:
+            note(candidate, outcome)
         notes.append(f"{outcome.digest[:16]}, approved, was later {outcome.verdict.value}: {outcome.detail}")
 
     def _result(
