@@ -6,14 +6,20 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from sassafras.api.validate import prove
 from sassafras.api.verify import Verification, VerificationStep, verify
 from sassafras.core import Candidate, Evaluation, Interval, SassafrasError, StoreError, Verdict
 from sassafras.cuda.environment import available
+from sassafras.deploy.check import revalidate
 from sassafras.evaluate.gpu.sanitizer import parse
+from sassafras.sass.cubin import Cubin
+from sassafras.schedule.spaces import space_of
 from sassafras.store import Store
 from sassafras.targets import load
+from sassafras.validate import Validator
 
 no_gpu = pytest.mark.skipif(available()[0], reason="there is a GPU")
 
@@ -37,12 +43,35 @@ def test_without_a_gpu_the_proof_is_done_and_the_rest_is_named(tmp_path: Path) -
     assert "as far as was looked; not done: every case in fresh processes, sampling" in text
 
 
+@pytest.mark.parametrize("name, of", [("rotary", "renaming"), ("gemv_int4", "blocks")])
+def test_schedules_of_a_copy_are_proved(name: str, of: str, tmp_path: Path) -> None:
+    workload = load(f"suite:{name}")
+    kernel = workload.build(workload.case(), "sm_90a")
+    space = space_of(of, Validator)(kernel)
+    state, rng = space.start(), np.random.default_rng(0)
+    for _ in range(3):
+        state = space.apply(state, space.sample(state, rng))
+    winner = space.emit(state)  # type: ignore[attr-defined]
+    assert space.via and not Validator(kernel.cubin).check(winner).ok  # type: ignore[attr-defined]
+    assert prove(kernel.cubin, winner)[1].ok
+    tuned = Candidate(kernel.with_cubin(winner))
+    gained = Evaluation(
+        tuned.digest, Verdict.CORRECT, 9.0, 10.0, 1.1, Interval(1.09, 1.11), 1.0, Interval(0.99, 1.01), 60
+    )
+    with Store.open(tmp_path / "store.sqlite") as store:
+        store.save_winner(kernel, tuned, gained, gpu="NVIDIA H200", workload=name, case="")
+        assert revalidate(store.winners()[0], kernel.cubin) is None
+    # one instruction twice: of no copy a schedule
+    at = Cubin.parse(kernel.cubin).entries[kernel.name].text.offset + 16 * 20
+    wrong = winner[:at] + winner[at + 16 : at + 32] + winner[at + 16 :]
+    refused = prove(kernel.cubin, wrong)[1]
+    assert not refused.ok and refused.violations[0].kind == "instructions"
+
+
 @no_gpu
 def test_a_patched_kernel_fails_and_is_not_run(tmp_path: Path) -> None:
     workload = load("suite:rotary")
     kernel = workload.build(workload.cases[0], "sm_90a")
-    from sassafras.sass.cubin import Cubin
-
     entry = Cubin.parse(kernel.cubin).entries[kernel.name]
     data = bytearray(kernel.cubin)
     at = entry.text.offset + 16 * 20

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from sassafras.core import Kernel
 from sassafras.sass import Program
+from sassafras.schedule.spaces import copies
 from sassafras.validate import Report, Validator
 
 
 def prove(original: bytes, candidate: bytes, kernel: str | None = None) -> tuple[str, Report]:
     """Prove that a candidate computes the same as the original with legal timing.
+
+    A schedule of a copy that ``--space renaming`` or ``blocks`` searches is one, too.
 
     Args:
         original, candidate: cubins.
@@ -19,5 +23,6 @@ def prove(original: bytes, candidate: bytes, kernel: str | None = None) -> tuple
     Raises:
         CubinError, DisassemblyError: the original cannot be read, or holds no such kernel.
     """
-    name = Program.parse(original).function(kernel).name
-    return name, Validator(original, name).check(candidate)
+    function = Program.parse(original).function(kernel)
+    made = Kernel(original, function.name, function.arch, threads=32)  # of threads no copy knows
+    return function.name, Validator(original, function.name).check(candidate, via=copies(made))

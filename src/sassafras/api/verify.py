@@ -17,7 +17,8 @@ from sassafras.evaluate.gpu.sanitizer import program, sanitize
 from sassafras.evaluate.scan import scan_cubin
 from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, read_store
 from sassafras.store import Store, Winner
-from sassafras.validate import Validator
+
+from .validate import prove
 
 Status = Literal["passed", "failed", "not done"]
 #: samples in all, shared among the cases of the variant
@@ -246,7 +247,7 @@ def _prove(subject: _Subject) -> VerificationStep:
         return VerificationStep(PROOF, "failed", "its launch facts differ from the original's")
     if subject.unproved:
         return VerificationStep(PROOF, "not done", subject.unproved)
-    report = Validator(original.cubin, original.name).check(tuned.cubin)
+    _, report = prove(original.cubin, tuned.cubin, original.name)
     if report.ok:
         same = (
             "byte for byte the original" if tuned.cubin == original.cubin else "same data flow, legal timing"

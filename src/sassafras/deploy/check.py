@@ -188,9 +188,11 @@ def revalidate(winner: Winner, original: bytes) -> str | None:
     if winner.facts.get("validator", "legal") != "legal":
         return "it is no schedule of this code, and only that could be proved again here"
     try:
+        from sassafras.schedule.spaces import copies
         from sassafras.validate import Validator
 
-        report = Validator(original, winner.kernel.name).check(winner.kernel.cubin)
+        kernel = winner.kernel.with_cubin(original)
+        report = Validator(original, kernel.name).check(winner.kernel.cubin, via=copies(kernel))
         if report.ok:
             return None
         return "the validator refuses it: " + "; ".join(str(v) for v in list(report.violations)[:2])

@@ -5,7 +5,7 @@ The proof of renamed and moved copies comes from outside: scheduler and validato
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -72,27 +72,40 @@ def _supported(kernel: Kernel) -> None:
         )
 
 
-def _of_copy(name: str, kernel: Kernel, prove: Prove, options: dict[str, Any]) -> ScheduleSpace | None:
-    """The schedules of the largest copy that is proved and whose schedules are approved, if there is one.
+def copies(kernel: Kernel) -> Iterator[bytes]:
+    """The copies that ``renaming`` and ``blocks`` may have searched, as a judge's `via` takes them.
 
-    Where the proof fails, half as much is changed, down to nothing: the judge decides.
+    A judge to whom a candidate's copy is proved approves the candidate; see `api.validate`.
     """
+    for name in _COPIES:
+        for space in _of_copies(name, kernel, {"control": "regenerate", "arch_by_name": True}):
+            yield space.via[0]
+
+
+def _of_copy(name: str, kernel: Kernel, prove: Prove, options: dict[str, Any]) -> ScheduleSpace | None:
+    """The schedules of the largest copy that is proved and whose schedules are approved, if there is one."""
+    judge = prove(kernel.cubin, kernel.name)
+    for space in _of_copies(name, kernel, options):
+        if judge.via(space.via[0]).ok and _usable(space, judge):
+            return space
+    return None
+
+
+def _of_copies(name: str, kernel: Kernel, options: dict[str, Any]) -> Iterator[ScheduleSpace]:
+    """The schedules of copies: of one with all changes, then of those with half as many, down to none."""
     copy, what = _COPIES[name]
-    program, judge = Program.parse(kernel.cubin), prove(kernel.cubin, kernel.name)
-    most: int | None = None
+    program, most = Program.parse(kernel.cubin), None
     for _ in range(5):
         try:
             made = copy(program, kernel.name, most)
         except SassafrasError:
-            return None
+            return
         if made.changed == 0:
-            return None
+            return
         space = ScheduleSpace(kernel, rename=made.cubin, **options)
-        if judge.via(space.via[0]).ok and _usable(space, judge):
-            space.description = space.description.replace(", renamed", f", {what}")
-            return space
+        space.description = space.description.replace(", renamed", f", {what}")
+        yield space
         most = made.changed // 2
-    return None
 
 
 def _usable(space: ScheduleSpace, judge: Any) -> bool:

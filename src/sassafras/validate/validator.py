@@ -27,6 +27,8 @@ from .words import Words
 _MOST = 16
 #: why a copy stays behind the shuffles before it (`memory.padding`)
 _PADDING = ": ptxas has three SHFL or @!PT LDS between shared memory and a copy"
+#: violations of what is no schedule of the code: other words, or words in other blocks
+_NO_SCHEDULE = ("instructions", "place")
 #: opcodes that ptxas gives a stall and yield field of 0 (all of them are frozen)
 _UNSTALLED = ("BRA", "NOP", "ERRBAR", "USETMAXREG")
 #: other values of this 5-bit field that ptxas emits
@@ -131,13 +133,21 @@ class Validator:
         self._may_wait = ~np.array(never) | [c.wait_mask != 0 for c in controls]
         self._scoreboard_named = np.array([i.base == "DEPBAR" or i.base in GROUPS for i in a.code])
 
-    def check(self, candidate: bytes) -> Report:
-        """Judge one candidate cubin. Never raises for a candidate's fault."""
+    def check(self, candidate: bytes, via: Iterable[bytes] = ()) -> Report:
+        """Judge one candidate cubin. Never raises for a candidate's fault.
+
+        Args:
+            via: copies (`schedule.spaces.copies`), proved in turn where it is no schedule of the original.
+        """
         begin = time.perf_counter()
         if self.unsupported:
             found = [Violation("unsupported", self.name, self.unsupported)]
         else:
             found = self.violations(candidate)
+            for copy in via if found and found[0].kind in _NO_SCHEDULE else ():
+                if self.via(copy).ok and not (again := self.violations(candidate)):
+                    found = again
+                    break
         return Report(not found, tuple(found), time.perf_counter() - begin)
 
     def via(self, copy: bytes) -> Report:
@@ -172,7 +182,7 @@ class Validator:
         if found:  # no schedule of this code; perhaps one of a copy, whose words may all be the same
             for other in self.copies:
                 theirs = other.violations(candidate)
-                if not theirs or theirs[0].kind not in ("instructions", "place"):
+                if not theirs or theirs[0].kind not in _NO_SCHEDULE:
                     return theirs
             return found
         high = np.ascontiguousarray(code[:, 1])
