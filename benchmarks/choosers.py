@@ -60,8 +60,7 @@ ADDED = {
 }
 ADDED_MODES = {"max_iter": 30, "max_leaf_nodes": 7, "max_depth": 4, "learning_rate": 0.08}
 BASE = "NVIDIA H200"
-#: how many such sets are averaged, each of shapes drawn with replacement: one alone takes what a few shapes
-#: did for a rule (docs/experiments/hgemm-selection.md)
+#: how many such sets are averaged, each of shapes drawn with replacement: one alone overfits a few shapes
 MEMBERS = 4
 SEED = 0
 #: times of shapes off the grid, which no table holds: the model learns from them what the grid cannot show

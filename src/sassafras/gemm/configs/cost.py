@@ -1,7 +1,7 @@
 """What the kernels' static estimates have in common: an H200's constants, steps that several kernels take.
 
 An estimate ranks configurations before any is measured, within a kernel best. It is never reported as a time.
-The constants are round numbers at 1.9 GHz (`docs/concepts/gemm-kernels.md`).
+The constants are round numbers at 1.9 GHz.
 """
 
 from __future__ import annotations

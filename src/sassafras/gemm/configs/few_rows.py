@@ -2,8 +2,8 @@
 
 Stages hold two blocks of 64 k: 256 bytes of each line of B at a time. The choice (`cost_us`) was fitted to 96
 products of 1 to 64 rows on an H200, one behind the other, and 69 on an H100, between elementwise kernels; the
-weights come from memory. It takes 1.001 and 1.004 times as long as the best of 23
-(docs/experiments/hgemm-kernels.md); fitted to half of the layers, 1.003 to 1.009 on the other half.
+weights come from memory. It takes 1.001 and 1.004 times as long as the best of 23; fitted to half of the
+layers, 1.003 to 1.009 on the other half.
 """
 
 from __future__ import annotations
