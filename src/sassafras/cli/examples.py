@@ -33,7 +33,6 @@ EXAMPLES = {
     "store check": "--remove",
     "store tuned": "kernel.cubin --gpu 'NVIDIA H200' -o tuned.cubin",
     "latency mine": "a.cubin b.cubin --out table.json",
-    "latency adopt": "benchmarks/results/latency-slots.json --out table.json",
     "latency show": "--kind raw",
     "gemm bench": "--grid 64x4096x4096 --dry-run",
     "gemm configs": "64x4096x4096",
