@@ -87,7 +87,7 @@ def _compile(text: str, name: str) -> bytes:
 def with_companions(instances: Iterable[Instance]) -> list[Instance]:
     """The instances, then the second kernels that some of them need, each once."""
     first = list(instances)
-    return list(dict.fromkeys([*first, *(s for i in first for s in getattr(i, "companions", ()))]))
+    return list(dict.fromkeys([*first, *(s for i in first for s in i.companions)]))
 
 
 def build(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from sassafras.core import SassafrasError
 
-from ..problem.launch import Launch, ceil_div
+from ..problem.launch import Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
 
 #: dynamic shared memory of which a multiprocessor cannot give two CTAs
@@ -54,22 +54,27 @@ def cuts_at(k: int, ranges: int, unit: int) -> tuple[int, ...]:
     return tuple(range(each, k, each))
 
 
+@dataclass(frozen=True, slots=True, order=True)
 class Configuration:
     """Base of every kernel's configuration: an instance (the compiled kernel) and what is chosen at launch.
 
-    A kernel gives `launch_name`, `why_illegal`, `dominated`, `_launch`, `estimate_us`.
+    A kernel gives `launch_name`, `why_illegal`, `dominated`, `_scalars`, `estimate_us`.
+
+    Attributes:
+        mode: how launches follow each other.
     """
 
-    __slots__ = ()
     #: the kernel's name
     FAMILY: ClassVar[str]
     #: of its entry's name, which `FAMILY` says as well
     ENDING: ClassVar[str] = ""
     #: whether the kernel knows when to let its successor start
     HAS_LATE: ClassVar[bool] = False
+    #: operands whose lines may begin anywhere, not at multiples of 8 elements alone
+    ANY_LINES: ClassVar[str] = ""
 
     instance: Any
-    mode: Mode
+    mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
     def launch_name(self) -> str:
@@ -115,12 +120,17 @@ class Configuration:
     @property
     def dtype(self) -> str:
         """``fp16`` or ``bf16``."""
-        return str(getattr(self.instance, "dtype", "fp16"))
+        return str(self.instance.dtype)
 
     @property
     def swap_ab(self) -> bool:
         """A and B change roles: the kernel computes the transpose of C."""
-        return bool(getattr(self.instance, "swap_ab", False))
+        return bool(self.instance.swap_ab)
+
+    @property
+    def any_alignment(self) -> bool:
+        """It takes any addresses and leading dimensions."""
+        return False
 
     @property
     def threads(self) -> int:
@@ -171,7 +181,25 @@ class Configuration:
         return self.mode.applied(self._launch(shape))
 
     def _launch(self, shape: Shape) -> Launch:
+        scalars, maps = self._scalars(shape), self._maps(shape)
+        cluster = (self.cluster, 1, 1)
+        return Launch(self._grid(shape), self.threads, self.shared_bytes, cluster, scalars, maps)
+
+    def _grid(self, shape: Shape) -> tuple[int, int, int]:
+        down, across = self.tiles(shape)
+        return self.cluster, across, down
+
+    def _scalars(self, shape: Shape) -> dict[str, int]:
+        """Values of the kernel's integer parameters, by name."""
         raise NotImplementedError
+
+    def _extents(self, shape: Shape) -> dict[str, int]:
+        """Of them those of kernels that read operands by address."""
+        seen, ldb = self.seen(shape), shape.n if self.layout == "nn" else shape.k
+        return {"m": seen.m, "n": seen.n, "k": shape.k, "lda": shape.k, "ldb": ldb, "ldc": shape.n}
+
+    def _maps(self, shape: Shape) -> dict[str, TensorMap]:
+        return {}
 
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly: good for ranking (`cost`)."""

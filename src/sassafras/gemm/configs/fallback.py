@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
+from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, ceil_div
 from ..problem.shape import Shape
 from . import cost
-from .base import PLAIN, Configuration, Mode, cuts_at
+from .base import Configuration, cuts_at
 from .source import KernelInstance, Parameters, all_of
 
 #: k elements of one tile in shared memory
@@ -105,7 +105,6 @@ class FallbackConfig(Configuration):
 
     instance: FallbackInstance
     cluster_split_k: int = 1
-    mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
     def launch_name(self) -> str:
@@ -114,7 +113,7 @@ class FallbackConfig(Configuration):
 
     @property
     def any_alignment(self) -> bool:
-        """It takes any addresses and leading dimensions."""
+        """Its copies are of one element."""
         return self.instance.alignment == 1
 
     def cuts(self, shape: Shape) -> tuple[int, ...] | None:
@@ -162,24 +161,9 @@ class FallbackConfig(Configuration):
             return f"{columns} columns a CTA for {shape.n}"
         return None
 
-    def _launch(self, shape: Shape) -> Launch:
-        tiles_m, tiles_n = self.tiles(shape)
-        scalars = {
-            "m": shape.m,
-            "n": shape.n,
-            "k": shape.k,
-            "lda": shape.k,
-            "ldb": shape.n if self.layout == "nn" else shape.k,
-            "ldc": shape.n,
-            "tiles_per_slice": ceil_div(ceil_div(shape.k, TILE_K), self.cluster_split_k),
-        }
-        return Launch(
-            (self.cluster_split_k, tiles_n, tiles_m),
-            self.threads,
-            self.shared_bytes,
-            (self.cluster_split_k, 1, 1),
-            scalars,
-        )
+    def _scalars(self, shape: Shape) -> dict[str, int]:
+        each = ceil_div(ceil_div(shape.k, TILE_K), self.cluster_split_k)
+        return {**self._extents(shape), "tiles_per_slice": each}
 
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly; a factor is fitted."""

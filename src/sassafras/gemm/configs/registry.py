@@ -182,7 +182,7 @@ def legal(
 def parse_instance(name: str) -> Instance:
     """The instance of an entry name, or a second kernel. Raises SassafrasError: there is none."""
     for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES):
-        for one in (instance, *getattr(instance, "companions", ())):
+        for one in (instance, *instance.companions):
             if one.name == name:
                 return one
     raise SassafrasError("no instance has this name", where=name)

@@ -6,13 +6,13 @@ One tile a CTA on TMA + WGMMA; k may be split over a cluster. For problems of fe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
+from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
-from .base import PLAIN, Configuration, Mode, cuts_at
+from .base import Configuration, cuts_at
 from .source import EPILOGUE_PARAMETERS, KernelInstance, Parameters, all_of
 from .tma_wgmma import TILE_K
 
@@ -155,7 +155,6 @@ class SplitKConfig(Configuration):
         cluster_split_k: CTAs of a cluster that split k, 1 to 8.
         band: of CTAs that multiply all of k alone: rows of tiles that are visited together (`rasterization`);
             0: row after row.
-        mode: how launches follow each other.
     """
 
     FAMILY: ClassVar[str] = "split_k"
@@ -164,7 +163,6 @@ class SplitKConfig(Configuration):
     instance: SplitKInstance
     cluster_split_k: int = 1
     band: int = 0
-    mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
     def launch_name(self) -> str:
@@ -242,10 +240,10 @@ class SplitKConfig(Configuration):
             return self.band, across, ceil_div(down, self.band)
         return self.cluster_split_k, across, down
 
-    def _launch(self, shape: Shape) -> Launch:
+    def _scalars(self, shape: Shape) -> dict[str, int]:
         seen, k_tiles = self.seen(shape), self.instance.k_tiles(shape)
         rows, columns = self.tile
-        scalars = {
+        return {
             "m": seen.m,
             "n": seen.n,
             "ldc": shape.n,
@@ -257,9 +255,6 @@ class SplitKConfig(Configuration):
             "stage_bytes": self.instance.k_blocks * tma_wgmma.stage_bytes(*self._boxes(shape)),
             "band": self.band,
         }
-        cluster = (self.cluster_split_k, 1, 1)
-        maps = self._maps(shape)
-        return Launch(self._grid(shape), self.threads, self.shared_bytes, cluster, scalars, maps)
 
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly; constants fitted to the first sweep, and to the SASS."""

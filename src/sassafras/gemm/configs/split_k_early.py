@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ..problem.launch import Launch
 from ..problem.shape import Shape
 from . import few_rows
 from .base import Mode
@@ -20,7 +19,6 @@ from .stream import LEAST_CONSTANT
 class EarlyInstance(SplitKInstance):
     """A `SplitKInstance` with an epilogue and one parameter more, ``early``."""
 
-    #: a multiprocessor's memory is divided as for the launches around it, so that CTAs of both fit on it
     all_shared: ClassVar[bool] = True
 
     @property
@@ -52,9 +50,8 @@ class EarlySplitKConfig(SplitKConfig):
 
     FAMILY: ClassVar[str] = "split_k_early"
 
-    def _launch(self, shape: Shape) -> Launch:
-        launch = super(EarlySplitKConfig, self)._launch(shape)
-        return replace(launch, scalars={**launch.scalars, "early": 0})
+    def _scalars(self, shape: Shape) -> dict[str, int]:
+        return {**SplitKConfig._scalars(self, shape), "early": 0}
 
 
 #: transposed tiles: rows of A -> stages of 128 k

@@ -175,15 +175,14 @@ class TwoPassSplitKConfig(SplitKConfig):
         fewer, more = sorted(self.tiles(shape))
         return fewer, more, self.split_k
 
-    def _launch(self, shape: Shape) -> Launch:
-        first = SplitKConfig._launch(self, shape)
-        (down, across), (rows, columns) = self.tiles(shape), self.tile
-        scalars = {**first.scalars, "band": 1 if down <= across else -1}
-        return replace(first, scalars=scalars, workspace_bytes=4 * self.ctas(shape) * rows * columns)
+    def _scalars(self, shape: Shape) -> dict[str, int]:
+        down, across = self.tiles(shape)
+        return {**SplitKConfig._scalars(self, shape), "band": 1 if down <= across else -1}
 
     def launch(self, shape: Shape) -> Launch:
         """How to launch both kernels. Raises SassafrasError when they cannot run (`why_illegal`)."""
-        first = SplitKConfig.launch(self, shape)
+        sums = 4 * self.ctas(shape) * math.prod(self.tile)
+        first = replace(SplitKConfig.launch(self, shape), workspace_bytes=sums)
         return replace(first, then=NextLaunch(self.adding, self._second(first, shape)))
 
     def _second(self, first: Launch, shape: Shape) -> Launch:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
+from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
-from .base import PLAIN, Configuration, Mode, cuts_at
+from .base import Configuration, cuts_at
 from .source import KernelInstance, Parameters, all_of
 from .tma_wgmma import TILE_K
 
@@ -115,26 +115,20 @@ class UnalignedConfig(Configuration):
         cluster_split_k: CTAs of a cluster that split k.
         band: of CTAs that multiply all of k: rows of tiles that are visited together (`rasterization`);
             0: row after row.
-        mode: how launches follow each other.
     """
 
     FAMILY: ClassVar[str] = "unaligned"
     HAS_LATE: ClassVar[bool] = True
+    ANY_LINES: ClassVar[str] = "abc"
 
     instance: UnalignedInstance
     cluster_split_k: int = 1
     band: int = 0
-    mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
     def launch_name(self) -> str:
         """``c2``: k split over two CTAs, ``c1g4``: bands of four rows of tiles."""
         return f"c{self.cluster_split_k}{rasterization.ending(self.band)}"
-
-    @property
-    def any_line(self) -> bool:
-        """It takes any leading dimensions."""
-        return True
 
     def cuts(self, shape: Shape) -> tuple[int, ...] | None:
         """Where the ranges of k end but for the last one."""
@@ -186,26 +180,13 @@ class UnalignedConfig(Configuration):
         (tiles_m, tiles_n), band = self.tiles(shape), max(1, self.band)
         return self.cluster_split_k, band * tiles_n, ceil_div(tiles_m, band)
 
-    def _launch(self, shape: Shape) -> Launch:
-        scalars = {
-            "m": shape.m,
-            "n": shape.n,
-            "k": shape.k,
-            "lda": shape.k,
-            "ldb": shape.k,
-            "ldc": shape.n,
+    def _scalars(self, shape: Shape) -> dict[str, int]:
+        return {
+            **self._extents(shape),
             "tiles_per_slice": ceil_div(tma_wgmma.k_tiles(shape), self.cluster_split_k),
             "late": 0,
             "log2_band": max(1, self.band).bit_length() - 1,
         }
-        return Launch(
-            self._grid(shape),
-            self.threads,
-            self.shared_bytes,
-            (self.cluster_split_k, 1, 1),
-            scalars,
-            self._maps(shape),
-        )
 
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly; constants as those of the split-K kernel were fitted first."""

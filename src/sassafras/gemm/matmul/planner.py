@@ -264,7 +264,7 @@ class Planner:
         where = (ordinal, instance)
         with self._lock:
             if where not in self._functions:
-                divided, name = bool(getattr(instance, "all_shared", False)), instance.name
+                divided, name = instance.all_shared, instance.name
                 found = schedules.scheduled(code, name, self.driver.facts(ordinal)[0])
                 self._functions[where] = self.driver.load(ordinal, found.cubin, name, SHARED_LIMIT, divided)
                 self._scheduled[where] = found
