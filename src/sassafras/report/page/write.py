@@ -49,7 +49,6 @@ REASONS = {
     "memory queue full": "r-queue",
     "register banks": "r-banks",
     "not selected": "r-turn",
-    "mbarrier": "r-copy",
     "start": "r-start",
 }
 
