@@ -98,14 +98,11 @@ def write_report(
 
 def _kernels(found: Gathered, most: int, limit: int, say: Callable[[str], None]) -> Any:
     """The best tuned kernel of each workload case, the largest speed-ups first, measured before modelled."""
+    improved = (run for run in found.runs if run.result.get("improved") and run.ratio is not None)
     best: dict[tuple[str, str], RunView] = {}
-    for run in found.runs:
-        if run.result.get("improved") and run.ratio is not None:
-            rank = (not run.record.modelled, run.ratio)
-            old = best.get((run.record.workload, run.record.case))
-            if old is None or rank > (not old.record.modelled, old.ratio):
-                best[run.record.workload, run.record.case] = run
-    ranked = sorted(best.values(), key=lambda r: (r.record.modelled, -(r.ratio or 0)))
+    for run in sorted(improved, key=lambda r: (r.record.modelled, -(r.ratio or 0))):
+        best.setdefault((run.record.workload, run.record.case), run)
+    ranked = list(best.values())
     if len(ranked) > most:
         found.notes.append(
             f"{len(ranked) - most} more tuned kernels are not shown instruction by instruction"
