@@ -68,11 +68,6 @@ class FallbackInstance(KernelInstance):
         return 32 * self.warps_m * self.warps_n
 
     @property
-    def registers(self) -> int:
-        """Registers a lane, roughly: accumulators, two fragments, addresses."""
-        return min(255, self.tile_m * self.tile_n // self.threads + 56)
-
-    @property
     def arguments(self) -> tuple[Any, ...]:
         """The template's."""
         tile = self.tile_m, self.tile_n, self.warps_m, self.warps_n, self.stages

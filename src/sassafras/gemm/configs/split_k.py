@@ -80,11 +80,6 @@ class SplitKInstance(KernelInstance):
         return 128 * self.math_warpgroups + 32
 
     @property
-    def registers(self) -> int:
-        """Registers a thread, roughly: accumulators, addresses."""
-        return self.tile_n // 2 + 40
-
-    @property
     def ring(self) -> int:
         """Blocks of 64 k that the stages hold."""
         return self.stages * self.k_blocks

@@ -66,11 +66,6 @@ class UnalignedInstance(KernelInstance):
         return 128 * self.math_warpgroups + 32 * LOADERS
 
     @property
-    def registers(self) -> int:
-        """Registers a thread, roughly: accumulators, a row's chunks that move, addresses."""
-        return self.tile_n // 2 + 48
-
-    @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory a CTA: the stages, or the padded FP32 tile, whichever is larger; barriers."""
         stages = self.stages * tma_wgmma.stage_bytes(self.tile_m, self.tile_n)
