@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -10,6 +11,9 @@ from sassafras.core import SassafrasError
 from ..problem.launch import Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
 
+Choices = tuple[dict[str, Any], ...]
+#: into how many CTAs of a cluster k may be split
+SLICES: Choices = tuple({"cluster_split_k": slices} for slices in range(1, 9))
 #: dynamic shared memory of which a multiprocessor cannot give two CTAs
 SOLO_BYTES = 116 * 1024
 
@@ -66,6 +70,8 @@ class Configuration:
 
     #: the kernel's name
     FAMILY: ClassVar[str]
+    #: what may be chosen at launch, by field
+    CHOICES: ClassVar[Choices] = ({},)
     #: of its entry's name, which `FAMILY` says as well
     ENDING: ClassVar[str] = ""
     #: whether the kernel knows when to let its successor start
@@ -75,6 +81,12 @@ class Configuration:
 
     instance: Any
     mode: Mode = field(default=PLAIN, kw_only=True)
+
+    @classmethod
+    def every(cls, instances: Iterable[Any]) -> Iterator[Self]:
+        """All configurations of instances, in a fixed order, legal or not; bands are of a single matrix."""
+        for i in instances:
+            yield from (cls(i, **c) for c in cls.CHOICES if not (i.epilogue and c.get("band")))
 
     @property
     def launch_name(self) -> str:

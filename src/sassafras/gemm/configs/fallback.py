@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, ceil_div
 from ..problem.shape import Shape
 from . import cost
-from .base import Configuration, cuts_at
+from .base import Choices, Configuration, cuts_at
 from .source import KernelInstance, Parameters, all_of
 
 #: k elements of one tile in shared memory
@@ -97,6 +95,7 @@ class FallbackConfig(Configuration):
     """An instance and the cluster that splits k, 1 to 8 CTAs."""
 
     FAMILY: ClassVar[str] = "fallback"
+    CHOICES: ClassVar[Choices] = tuple({"cluster_split_k": slices} for slices in (1, 2, 4, 8))
 
     instance: FallbackInstance
     cluster_split_k: int = 1
@@ -179,9 +178,3 @@ class FallbackConfig(Configuration):
 
 #: what was measured over what the estimate's first principles say
 _SLOWER = 1.6
-
-
-def configurations(instances: tuple[FallbackInstance, ...] = INSTANCES) -> Iterator[FallbackConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for instance, cluster in itertools.product(instances, (1, 2, 4, 8)):
-        yield FallbackConfig(instance, cluster)

@@ -6,14 +6,13 @@ Warp-specialised, on TMA + WGMMA, for medium and large problems.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from ..problem.launch import AT_ONCE, MULTIPROCESSORS, SHARED_LIMIT, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, tma_wgmma
-from .base import Configuration
+from .base import Choices, Configuration
 from .source import KernelInstance, Parameters, all_of
 from .tma_wgmma import TILE_K
 
@@ -202,6 +201,7 @@ class PersistentConfig(Configuration):
     """
 
     FAMILY: ClassVar[str] = "persistent"
+    CHOICES: ClassVar[Choices] = tuple({"group": group} for group in (1, 2, 4, 8, 16, -2, -4, -8))
     HAS_LATE: ClassVar[bool] = True
 
     instance: PersistentInstance
@@ -360,13 +360,6 @@ class PersistentConfig(Configuration):
 _LAUNCH, _COPY, _STORE, _MEMORY = 2200, 1000, 24, 17
 #: what of a k tile's time in memory shows up (bands of 1 took 3 % more than bands of 16)
 _ORDER = 0.04
-
-
-def configurations(instances: Iterable[PersistentInstance]) -> Iterator[PersistentConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for instance in instances:
-        for group in (1, 2, 4, 8, 16, -2, -4, -8):
-            yield PersistentConfig(instance, group)
 
 
 _Tiles = tuple[tuple[int, int, int, bool, dict[str, Any]], ...]

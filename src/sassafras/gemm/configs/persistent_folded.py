@@ -8,14 +8,13 @@ for more tiles than multiprocessors, where a row's sums must not depend on the n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ..problem.launch import ceil_div
 from ..problem.shape import Shape
-from . import persistent, tma_wgmma
-from .base import cuts_at
+from . import tma_wgmma
+from .base import Choices, cuts_at
 from .persistent import PARAMETERS, PersistentConfig, PersistentInstance
 from .source import Parameters
 from .split_k_folded import RANGES
@@ -58,6 +57,9 @@ class FoldedPersistentConfig(PersistentConfig):
     """An instance that folds, and the ranges of k."""
 
     FAMILY: ClassVar[str] = "persistent_folded"
+    CHOICES: ClassVar[Choices] = tuple(
+        {**group, "split_k": ranges} for group in PersistentConfig.CHOICES for ranges in RANGES
+    )
     ENDING: ClassVar[str] = "f"
 
     split_k: int = field(default=RANGES[0], kw_only=True)
@@ -130,10 +132,3 @@ EPILOGUE_INSTANCES = tuple(
     for dtype in ("fp16", "bf16")
     for layout in _TILES
 )
-
-
-def configurations(instances: Iterable[FoldedPersistentInstance]) -> Iterator[FoldedPersistentConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for plain in persistent.configurations(instances):
-        for ranges in RANGES:
-            yield FoldedPersistentConfig(plain.instance, plain.group, split_k=ranges)

@@ -6,7 +6,6 @@ sums of an element of C: no product of both weights is stored, and no second ker
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -111,9 +110,3 @@ EPILOGUE_INSTANCES = tuple(
     for dtype in ("fp16", "bf16")
     for *tile, options in _TILES
 )
-
-
-def configurations(instances: Iterable[PairInstance]) -> Iterator[PairConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for plain in persistent.configurations(instances):
-        yield PairConfig(plain.instance, plain.group)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, ceil_div
 from ..problem.shape import Shape
 from . import cost
-from .base import Configuration
+from .base import Choices, Configuration
 from .source import KernelInstance, Parameters, all_of
 
 #: k elements of one step
@@ -125,6 +123,12 @@ class SmallConfig(Configuration):
     """
 
     FAMILY: ClassVar[str] = "small"
+    CHOICES: ClassVar[Choices] = tuple(
+        {"warps_m": m, "warps_n": n, "warps_k": k, "cluster_split_k": cluster}
+        for m, n in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (2, 4))
+        for k in (1, 2, 4, 8, 16, 32)
+        for cluster in (1, 2, 4, 8)
+    )
 
     instance: SmallInstance
     warps_m: int = 1
@@ -245,12 +249,3 @@ class SmallConfig(Configuration):
 
 #: what was measured over what the estimate's first principles say
 _SLOWER = 1.4
-
-
-def configurations(instances: tuple[SmallInstance, ...] = INSTANCES) -> Iterator[SmallConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    warps = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (2, 4))
-    for instance, (m, n), k, cluster in itertools.product(
-        instances, warps, (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
-    ):
-        yield SmallConfig(instance, m, n, k, cluster)

@@ -5,14 +5,13 @@ One tile a CTA on TMA + WGMMA; k may be split over a cluster. For problems of fe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
-from .base import Configuration, cuts_at
+from .base import SLICES, Choices, Configuration, cuts_at
 from .source import EPILOGUE_PARAMETERS, KernelInstance, Parameters, all_of
 from .tma_wgmma import TILE_K
 
@@ -153,6 +152,7 @@ class SplitKConfig(Configuration):
     """
 
     FAMILY: ClassVar[str] = "split_k"
+    CHOICES: ClassVar[Choices] = (*SLICES, *({"band": band} for band in rasterization.BANDS))
     HAS_LATE: ClassVar[bool] = True
 
     instance: SplitKInstance
@@ -284,13 +284,6 @@ _BESIDE = 0.05
 def _fill(tiles: int) -> bool:
     """Whether their last wave leaves at most a tenth of the multiprocessors without a tile."""
     return -tiles % MULTIPROCESSORS <= MULTIPROCESSORS // 10
-
-
-def configurations(instances: Iterable[SplitKInstance]) -> Iterator[SplitKConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for instance in instances:
-        yield from (SplitKConfig(instance, slices) for slices in range(1, 9))
-        yield from (SplitKConfig(instance, band=band) for band in rasterization.BANDS)
 
 
 _Tiles = tuple[tuple[int, int, int, dict[str, Any]], ...]

@@ -7,16 +7,14 @@ one CTA a multiprocessor, or two where the first lets it start at once.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from ..problem.launch import MULTIPROCESSORS, Launch, NextLaunch, ceil_div
 from ..problem.shape import Shape
 from . import tma_wgmma
-from .base import PLAIN, Mode
+from .base import PLAIN, Choices, Mode
 from .source import KernelInstance, Parameters, all_of
 from .split_k import SplitKConfig, SplitKInstance
 from .tma_wgmma import TILE_K
@@ -116,6 +114,7 @@ class TwoPassSplitKConfig(SplitKConfig):
     """An instance that leaves its sums, and the ranges of k; `launch` has both launches."""
 
     FAMILY: ClassVar[str] = "split_k_two_pass"
+    CHOICES: ClassVar[Choices] = tuple({"split_k": parts} for parts in PARTS)
     ENDING: ClassVar[str] = "p"
 
     split_k: int = field(default=2, kw_only=True)
@@ -242,9 +241,3 @@ _KEPT, _STREAMED = 45e6, 4.3e6
 _TILES = ((64, 64, 12), (64, 128, 8), (128, 64, 8))
 INSTANCES = tuple(PartialsInstance(layout, *tile) for layout in ("tn", "nn") for tile in _TILES)
 OTHER_INSTANCES = tuple(replace(instance, dtype="bf16") for instance in INSTANCES)
-
-
-def configurations(instances: Iterable[PartialsInstance]) -> Iterator[TwoPassSplitKConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for instance, parts in itertools.product(instances, PARTS):
-        yield TwoPassSplitKConfig(instance, split_k=parts)

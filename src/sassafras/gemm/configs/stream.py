@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -159,11 +158,6 @@ EPILOGUE_INSTANCES: tuple[StreamInstance, ...] = tuple(
     for dtype in ("fp16", "bf16")
     for ring in (*_RINGS[:3], _WIDE)
 )
-
-
-def configurations(instances: Iterable[StreamInstance] = INSTANCES) -> Iterator[StreamConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    yield from map(StreamConfig, instances)
 
 
 def best(shape: Shape, least: int = LEAST_ELEMENTS, wide: bool = False) -> list[StreamConfig]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
-from .base import Configuration, cuts_at
+from .base import SLICES, Choices, Configuration, cuts_at
 from .source import KernelInstance, Parameters, all_of
 from .tma_wgmma import TILE_K
 
@@ -113,6 +112,7 @@ class UnalignedConfig(Configuration):
     """
 
     FAMILY: ClassVar[str] = "unaligned"
+    CHOICES: ClassVar[Choices] = (*SLICES, *({"band": band} for band in BANDS))
     HAS_LATE: ClassVar[bool] = True
     ANY_LINES: ClassVar[str] = "abc"
 
@@ -231,12 +231,3 @@ def kinds(
         if lines and count
     ]
     return made[0], made[-1]
-
-
-def configurations(instances: tuple[UnalignedInstance, ...] = INSTANCES) -> Iterator[UnalignedConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for instance in instances:
-        for slices in range(1, 9):
-            yield UnalignedConfig(instance, slices)
-        for band in () if instance.epilogue else BANDS:
-            yield UnalignedConfig(instance, band=band)
