@@ -62,7 +62,7 @@ def cuts_at(k: int, ranges: int, unit: int) -> tuple[int, ...]:
 class Configuration:
     """Base of every kernel's configuration: an instance (the compiled kernel) and what is chosen at launch.
 
-    A kernel gives `launch_name`, `why_illegal`, `dominated`, `_scalars`, `estimate_us`.
+    A kernel gives `why_illegal`, `dominated`, `_scalars`, `estimate_us`.
 
     Attributes:
         mode: how launches follow each other.
@@ -70,6 +70,8 @@ class Configuration:
 
     #: the kernel's name
     FAMILY: ClassVar[str]
+    #: choices at launch that names say, by field: what stands before the number. ``v``: a negative one
+    LAUNCH: ClassVar[dict[str, str]]
     #: what may be chosen at launch, by field
     CHOICES: ClassVar[Choices] = ({},)
     #: of its entry's name, which `FAMILY` says as well
@@ -89,15 +91,13 @@ class Configuration:
             yield from (cls(i, **c) for c in cls.CHOICES if not (i.epilogue and c.get("band")))
 
     @property
-    def launch_name(self) -> str:
-        """What the name says of the choices at launch."""
-        raise NotImplementedError
-
-    @property
     def stem(self) -> str:
         """The name without the mode: the kernel, its entry's name without the kernel, choices at launch."""
-        name = self.instance.name.removesuffix(self.ENDING)
-        return f"{self.FAMILY}_{name.partition('_')[2]}/{self.launch_name}"
+        name, launch = self.instance.name.removesuffix(self.ENDING), ""
+        for field_, before in self.LAUNCH.items():
+            if value := getattr(self, field_):
+                launch += f"{before if value > 0 else 'v'}{abs(value)}"
+        return f"{self.FAMILY}_{name.partition('_')[2]}/{launch}"
 
     @property
     def name(self) -> str:

@@ -95,15 +95,11 @@ class FallbackConfig(Configuration):
     """An instance and the cluster that splits k, 1 to 8 CTAs."""
 
     FAMILY: ClassVar[str] = "fallback"
+    LAUNCH: ClassVar[dict[str, str]] = {"cluster_split_k": "c"}
     CHOICES: ClassVar[Choices] = tuple({"cluster_split_k": slices} for slices in (1, 2, 4, 8))
 
     instance: FallbackInstance
     cluster_split_k: int = 1
-
-    @property
-    def launch_name(self) -> str:
-        """For example ``c2``: the cluster."""
-        return f"c{self.cluster_split_k}"
 
     @property
     def any_alignment(self) -> bool:

@@ -201,16 +201,12 @@ class PersistentConfig(Configuration):
     """
 
     FAMILY: ClassVar[str] = "persistent"
+    LAUNCH: ClassVar[dict[str, str]] = {"group": "g"}
     CHOICES: ClassVar[Choices] = tuple({"group": group} for group in (1, 2, 4, 8, 16, -2, -4, -8))
     HAS_LATE: ClassVar[bool] = True
 
     instance: PersistentInstance
     group: int = 8
-
-    @property
-    def launch_name(self) -> str:
-        """``g8``: bands of 8 rows of tiles, ``v8``: of 8 columns."""
-        return f"{'g' if self.group > 0 else 'v'}{abs(self.group)}"
 
     @property
     def ranges(self) -> int:

@@ -57,17 +57,13 @@ class FoldedPersistentConfig(PersistentConfig):
     """An instance that folds, and the ranges of k."""
 
     FAMILY: ClassVar[str] = "persistent_folded"
+    LAUNCH: ClassVar[dict[str, str]] = {"split_k": "f", "group": "g"}
     CHOICES: ClassVar[Choices] = tuple(
         {**group, "split_k": ranges} for group in PersistentConfig.CHOICES for ranges in RANGES
     )
     ENDING: ClassVar[str] = "f"
 
     split_k: int = field(default=RANGES[0], kw_only=True)
-
-    @property
-    def launch_name(self) -> str:
-        """For example ``f4g8`` (four ranges of k, bands of eight rows of tiles)."""
-        return f"f{self.split_k}{self.unsplit.launch_name}"
 
     @property
     def ranges(self) -> int:

@@ -123,6 +123,12 @@ class SmallConfig(Configuration):
     """
 
     FAMILY: ClassVar[str] = "small"
+    LAUNCH: ClassVar[dict[str, str]] = {
+        "warps_m": "w",
+        "warps_n": "x",
+        "warps_k": "x",
+        "cluster_split_k": "/c",
+    }
     CHOICES: ClassVar[Choices] = tuple(
         {"warps_m": m, "warps_n": n, "warps_k": k, "cluster_split_k": cluster}
         for m, n in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (2, 4))
@@ -135,11 +141,6 @@ class SmallConfig(Configuration):
     warps_n: int = 1
     warps_k: int = 1
     cluster_split_k: int = 1
-
-    @property
-    def launch_name(self) -> str:
-        """For example ``w1x1x8/c2``: warps along m, n, k, and the cluster."""
-        return f"w{self.warps_m}x{self.warps_n}x{self.warps_k}/c{self.cluster_split_k}"
 
     @property
     def threads(self) -> int:

@@ -152,17 +152,13 @@ class SplitKConfig(Configuration):
     """
 
     FAMILY: ClassVar[str] = "split_k"
+    LAUNCH: ClassVar[dict[str, str]] = {"cluster_split_k": "c", "band": "g"}
     CHOICES: ClassVar[Choices] = (*SLICES, *({"band": band} for band in rasterization.BANDS))
     HAS_LATE: ClassVar[bool] = True
 
     instance: SplitKInstance
     cluster_split_k: int = 1
     band: int = 0
-
-    @property
-    def launch_name(self) -> str:
-        """For example ``c2`` (k split over two CTAs), ``c1g4`` (bands of four rows of tiles)."""
-        return f"c{self.cluster_split_k}{rasterization.ending(self.band)}"
 
     @property
     def shared_bytes(self) -> int:

@@ -48,6 +48,7 @@ class EarlySplitKConfig(SplitKConfig):
     """As a `SplitKConfig`."""
 
     FAMILY: ClassVar[str] = "split_k_early"
+    LAUNCH: ClassVar[dict[str, str]] = {"cluster_split_k": "c"}
     CHOICES: ClassVar[Choices] = SLICES
 
     def _scalars(self, shape: Shape) -> dict[str, int]:

@@ -51,17 +51,13 @@ class FoldedSplitKConfig(SplitKConfig):
     """An instance that folds, and the ranges of k."""
 
     FAMILY: ClassVar[str] = "split_k_folded"
+    LAUNCH: ClassVar[dict[str, str]] = {"split_k": "f", "band": "g"}
     CHOICES: ClassVar[Choices] = tuple(
         {"split_k": ranges, "band": band} for ranges in RANGES for band in (0, *rasterization.BANDS)
     )
     ENDING: ClassVar[str] = "f"
 
     split_k: int = field(default=RANGES[0], kw_only=True)
-
-    @property
-    def launch_name(self) -> str:
-        """For example ``f4`` (four ranges of k), ``f4g2`` (bands of two rows of tiles)."""
-        return f"f{self.split_k}{rasterization.ending(self.band)}"
 
     @property
     def ranges(self) -> int:

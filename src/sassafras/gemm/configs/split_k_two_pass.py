@@ -114,15 +114,11 @@ class TwoPassSplitKConfig(SplitKConfig):
     """An instance that leaves its sums, and the ranges of k; `launch` has both launches."""
 
     FAMILY: ClassVar[str] = "split_k_two_pass"
+    LAUNCH: ClassVar[dict[str, str]] = {"split_k": "p"}
     CHOICES: ClassVar[Choices] = tuple({"split_k": parts} for parts in PARTS)
     ENDING: ClassVar[str] = "p"
 
     split_k: int = field(default=2, kw_only=True)
-
-    @property
-    def launch_name(self) -> str:
-        """For example ``p8``: ranges of k."""
-        return f"p{self.split_k}"
 
     @property
     def ranges(self) -> int:

@@ -84,14 +84,10 @@ class StreamConfig(Configuration):
     """An instance; the grid follows from n."""
 
     FAMILY: ClassVar[str] = "stream"
+    LAUNCH: ClassVar[dict[str, str]] = {"cluster": "c"}
     ANY_LINES: ClassVar[str] = "c"
 
     instance: StreamInstance
-
-    @property
-    def launch_name(self) -> str:
-        """There is nothing to choose."""
-        return "c1"
 
     @property
     def cluster(self) -> int:

@@ -112,6 +112,7 @@ class UnalignedConfig(Configuration):
     """
 
     FAMILY: ClassVar[str] = "unaligned"
+    LAUNCH: ClassVar[dict[str, str]] = {"cluster_split_k": "c", "band": "g"}
     CHOICES: ClassVar[Choices] = (*SLICES, *({"band": band} for band in BANDS))
     HAS_LATE: ClassVar[bool] = True
     ANY_LINES: ClassVar[str] = "abc"
@@ -119,11 +120,6 @@ class UnalignedConfig(Configuration):
     instance: UnalignedInstance
     cluster_split_k: int = 1
     band: int = 0
-
-    @property
-    def launch_name(self) -> str:
-        """``c2``: k split over two CTAs, ``c1g4``: bands of four rows of tiles."""
-        return f"c{self.cluster_split_k}{rasterization.ending(self.band)}"
 
     def cuts(self, shape: Shape) -> tuple[int, ...] | None:
         """Where the ranges of k end but for the last one."""
