@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from sassafras import __version__
 from sassafras.core import SassafrasError
+from sassafras.core.errors import os_errors
 from sassafras.core.statistics import geometric_mean
 from sassafras.report.explain.subject import of_run
 from sassafras.report.explain.work import explain as explained
@@ -88,11 +89,9 @@ def write_report(
         found.notes.append(f"{views[last].name}: its timeline was left out to keep the page small")
         page = _page(found, views, title)
     path = Path(path)
-    try:
+    with os_errors("cannot write the report", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise SassafrasError(f"cannot write the report: {error.strerror}", where=str(path)) from error
     return path
 
 
