@@ -199,13 +199,12 @@ class Record:
         """Record what became of an answer."""
         self.append("judged", **asdict(variant))
 
-    def archive(self, before: int | None = None) -> Archive:
-        """The variants of generations before this one (None: all), in the order of their prompts."""
+    def archive(self) -> Archive:
+        """The variants of all generations, in the order of their prompts."""
         archive = Archive()
         for number in sorted(self.judged):
             variant = self.judged[number]
-            usable = variant.verdict not in (UNREADABLE, DUPLICATE)
-            if usable and (before is None or variant.generation < before):
+            if variant.verdict not in (UNREADABLE, DUPLICATE):
                 archive.add(replace(variant, metrics=self.metrics.get(variant.digest)))
         return archive
 

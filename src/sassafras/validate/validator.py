@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -133,12 +133,7 @@ class Validator:
 
     def check(self, candidate: bytes) -> Report:
         """Judge one candidate cubin. Never raises for a candidate's fault."""
-        begin = time.perf_counter()
-        if self.unsupported:
-            found = [Violation("unsupported", self.name, self.unsupported)]
-        else:
-            found = self.violations(candidate)
-        return Report(not found, tuple(found), time.perf_counter() - begin)
+        return self._report(lambda: self.violations(candidate))
 
     def via(self, copy: bytes) -> Report:
         """Prove a copy of the original under other register names, or with instructions moved over branches,
@@ -147,11 +142,11 @@ class Validator:
         The copy otherwise keeps the original's order; its control codes are its own. Once it is proved,
         `check` accepts schedules of it as well as schedules of the original.
         """
+        return self._report(lambda: copies.prove(self, copy))
+
+    def _report(self, look: Callable[[], list[Violation]]) -> Report:
         begin = time.perf_counter()
-        if self.unsupported:
-            found = [Violation("unsupported", self.name, self.unsupported)]
-        else:
-            found = copies.prove(self, copy)
+        found = [Violation("unsupported", self.name, self.unsupported)] if self.unsupported else look()
         return Report(not found, tuple(found), time.perf_counter() - begin)
 
     # -- rules, most basic first --------------------------------------------------------------------------
