@@ -15,6 +15,7 @@ from sassafras.gemm.configs.base import PLAIN
 from sassafras.gemm.configs.epilogue import Batch
 from sassafras.gemm.configs.fields import from_fields, to_fields
 from sassafras.gemm.configs.names import parse
+from sassafras.gemm.configs.split_k_two_pass import TwoPassSplitKConfig
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import epilogue_selector, predictor
 from sassafras.gemm.select.predictor import Model, Trees
@@ -116,7 +117,7 @@ def test_estimates_answer_for_shapes_that_cannot_run() -> None:
     ):
         assert config.why_illegal(shape) is not None and 0 < config.estimate_us(shape) < 100
     rng = np.random.default_rng(0)
-    for config in split_k_two_pass.configurations(split_k_two_pass.INSTANCES):
+    for config in TwoPassSplitKConfig.every(split_k_two_pass.INSTANCES):
         m, n, k = (int(x) for x in 2 ** rng.uniform(3, 13, 3))
         shape = Shape(m, 8 * (n // 8), 8 * (k // 8))
         if config.why_illegal(shape) is None:

@@ -12,6 +12,7 @@ import pytest
 from sassafras.core import SassafrasError
 from sassafras.gemm.configs import names, small
 from sassafras.gemm.configs.fields import to_fields
+from sassafras.gemm.configs.small import SmallConfig
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset
 from sassafras.gemm.select.dataset import Dataset, DatasetEntry
@@ -188,7 +189,7 @@ def test_a_tuned_row_decides_by_its_figures() -> None:
     assert member(1.8, 2.0, 1.5) == "lt" and member(1.8, 2.0, 1.5, version=8) == "ours"
 
 
-CONFIGS = [c for c in small.configurations() if c.cluster in (1, 4) and c.warps_k in (1, 4)][::3]
+CONFIGS = [c for c in SmallConfig.every(small.INSTANCES) if c.cluster in (1, 4) and c.warps_k in (1, 4)][::3]
 
 
 def made_up(layouts: tuple[str, ...] = ("tn",)) -> TunedTable:

@@ -19,7 +19,7 @@ from sassafras.gemm.select import dataset
 from sassafras.gemm.select.workload import favourite, kernel
 
 FIRST = split_k_two_pass.INSTANCES
-ALL = list(split_k_two_pass.configurations(FIRST))
+ALL = list(TwoPassSplitKConfig.every(FIRST))
 
 
 def proposed(shape: Shape) -> list[TwoPassSplitKConfig]:

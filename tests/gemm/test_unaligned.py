@@ -13,14 +13,13 @@ import pytest
 
 from sassafras.core import SassafrasError
 from sassafras.frontend._image import parameter_sizes
-from sassafras.gemm.configs import names
+from sassafras.gemm.configs import names, unaligned
 from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.registry import parse_instance
 from sassafras.gemm.configs.unaligned import (
     EPILOGUE_INSTANCES,
     UnalignedConfig,
     UnalignedInstance,
-    configurations,
     kinds,
 )
 from sassafras.gemm.matmul.plan import plan, why_illegal
@@ -140,9 +139,9 @@ def test_bands_have_names_and_are_refused_where_they_are_of_no_use() -> None:
     for stem in ("any_tn_64x64_s6/c1g", "any_tn_64x64_s6/c1g0", "any_tn_64x64_s6", "any_tn_64x64_s6/cg4"):
         with pytest.raises(SassafrasError, match=r"no such choices at launch|no kernel has"):
             names.parse(stem)
-    every = list(configurations())
+    every = list(UnalignedConfig.every(unaligned.INSTANCES))
     assert len(every) == len(set(every)) == 4 * (8 + 3)
-    assert not any(c.band for c in configurations(EPILOGUE_INSTANCES))
+    assert not any(c.band for c in UnalignedConfig.every(EPILOGUE_INSTANCES))
 
 
 @needs_compiler

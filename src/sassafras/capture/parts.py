@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import WorkloadError
+from sassafras.core.errors import os_errors
 from sassafras.frontend.captured import FORMAT
 from sassafras.frontend.captured.files import NAME, Captured, read
 
@@ -49,11 +50,9 @@ def merge(folder: str | Path) -> Captured:
         "variants": [variants[digest] for digest in sorted(variants)],
     }
     path = folder / NAME
-    try:
+    with os_errors("cannot write the capture", path, WorkloadError):
         # keys stay in order: a signature's is that of the parameters
         path.write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise WorkloadError(f"cannot write the capture: {error.strerror}", where=str(path)) from error
     return read(path)
 
 

@@ -62,12 +62,10 @@ def run_program(command: list[str], environment: dict[str, str], *, apart: bool)
     Args:
         apart: what it prints goes to stderr, as stdout is to hold JSON alone.
     """
-    from sassafras.core import SassafrasError
+    from sassafras.core.errors import os_errors
 
-    try:
+    with os_errors("cannot run it", command[0]):
         process = subprocess.Popen(command, env=environment, stdout=2 if apart else None)
-    except OSError as error:
-        raise SassafrasError(f"cannot run it: {error.strerror}", where=command[0]) from error
 
     def forward(number: int, frame: Any) -> None:
         with suppress(ProcessLookupError):

@@ -14,12 +14,10 @@ def read(path: Path) -> bytes:
     Raises:
         SassafrasError: it cannot be read.
     """
-    from sassafras.core import SassafrasError
+    from sassafras.core.errors import os_errors
 
-    try:
+    with os_errors("cannot read the file", path):
         return path.read_bytes()
-    except OSError as error:
-        raise SassafrasError(f"cannot read the file: {error.strerror}", where=str(path)) from error
 
 
 @contextmanager

@@ -32,6 +32,7 @@ def command(
 ) -> None:
     """Run a program and its Python child processes with tuned kernels; the program is not changed."""
     from sassafras.core import SassafrasError, StoreError
+    from sassafras.core.errors import os_errors
     from sassafras.deploy.auto import environment
     from sassafras.store import Store
 
@@ -48,7 +49,5 @@ def command(
         Store.open(store, readonly=True).close()
     except StoreError as problem:  # the program runs all the same
         note(f"note: no kernel is replaced: {problem}", "yellow")
-    try:
+    with os_errors("cannot run it", command[0]):
         os.execvpe(command[0], command, {**os.environ, **set_})
-    except OSError as error:
-        raise SassafrasError(f"cannot run it: {error.strerror}", where=command[0]) from error

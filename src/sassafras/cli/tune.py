@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json as json_
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -12,25 +14,16 @@ from . import options
 from .console import note, print_json, print_table
 from .files import folder
 
+_SEARCH = {"kernels", "runner_ups", "device", "space", "strategy", "settings", "store", "budget"}
+_SHOWN, _TIMING = {"quiet", "json"}, {"cache", "dry_run", "install"}
 #: what is tuned -> options that the others lack, or share with one of them
 _OPTIONS = {
-    "captures": {
-        "kernels",
-        "runner_ups",
-        "device",
-        "space",
-        "strategy",
-        "settings",
-        "store",
-        "budget",
-        "quiet",
-        "json",
-    },
+    "captures": _SEARCH | _SHOWN,
     "--products": {"bands", "shapes", "configs", "exclude", "only_configs", "recorded", "layouts", "apart"}
-    | {"source", "top", "gpus", "minutes", "cache", "dry_run", "install"},
-    "programs": {"kernels", "runner_ups", "device", "space", "strategy", "settings", "store", "budget"}
-    | {"quiet", "json", "cache", "dry_run", "install", "metric", "rounds"},
-    "--calibrate": {"budget", "cache", "dry_run", "install", "source"},
+    | {"source", "top", "gpus", "minutes"}
+    | _TIMING,
+    "programs": _SEARCH | _SHOWN | _TIMING | {"metric", "rounds"},
+    "--calibrate": _TIMING | {"budget", "source"},
 }
 #: of a program that is to be timed
 _ROUNDS = 3
@@ -130,57 +123,9 @@ def command(
     apply. With --calibrate, a GPU without a table gets the nearest one's (or that of --from), corrected by
     what a sample takes here within --budget (60s). The same command resumes.
     """
-    use = _check(context, target, products, calibrate)
-    if calibrate:
-        place = folder(out or options.CALIBRATION_FOLDER)
-        how: dict[str, Any] = {"cache": cache, "dry": dry_run, "install": install}
-        how |= {"fresh": fresh, "seed": seed}
-        _calibrated(source, place, budget, how)
-        return
-    if target is not None:
-        chosen = {"device": device, "space": space, "seed": seed, "store": store}
-        if space != "compiler" or _given(context, "strategy"):  # which has one of its own
-            chosen["strategy"] = strategy
-        chosen |= {"most": kernels, "runner_ups": runner_ups}
-        if use == "captures":
-            place = folder(out or Path("sassafras-out"))
-            chosen |= {"budget": budget, "fresh": fresh}
-            _captured(Path(target[0]), place, settings or [], quiet, json, chosen)
-            return
-        own = {"cache": cache, "dry": dry_run, "install": install, "seed": seed}
-        rounds = _ROUNDS * bool(metric) if rounds is None else rounds
-        how = {"fresh": fresh, "metric": metric, "rounds": rounds, "products": own}
-        how["kernels_too"] = _given(context, "space")
-        if _given(context, "budget"):
-            how["budget"] = budget
-        _program(target, out, settings or [], quiet, json, chosen, how)
-        return
-    assert products is not None
-    from sassafras.gemm.bench.grids import choose_shapes
-    from sassafras.gemm.bench.options import Options, carried_over, retuning
-    from sassafras.gemm.bench.runs import RunSettings, save_sweep, sweep
-    from sassafras.gemm.matmul.loading import tuned_path
-
-    thorough = Options(
-        configs=configs or 128, seed=seed, exclude=exclude, layouts=tuple(layouts.split(",")), apart=apart
-    )
-    if source:
-        thorough = carried_over(thorough, source, top)
-    elif only_configs:
-        thorough = retuning(thorough, only_configs, recorded, configs)
-    grid = choose_shapes(products, bands, shapes, seed)
-    place = folder(out or options.PRODUCTS_FOLDER)
-    run = RunSettings(
-        place, thorough, gpus, minutes=minutes, dry=dry_run, fresh=fresh, cache=cache, progress=25, say=note
-    )
-    dataset = sweep(grid, run)
-    table = tuned_path(str(dataset.header.get("gpu"))) if install and not dataset.modelled else None
-    paths = save_sweep(dataset, place, install=table, changed=only_configs)
-    done = sum(shape in dataset.entries for shape in grid)  # journals may hold those of other grids too
-    modelled = " (modelled)" if dataset.modelled else ""
-    print(f"{done} of {len(grid)} shapes, {len(dataset)} and {dataset.pairs} pairs in the data set{modelled}")
-    for path in paths:
-        note(f"wrote {path}")
+    asked = SimpleNamespace(**locals())
+    jobs = {"captures": _captured, "programs": _program, "--products": _grid, "--calibrate": _calibrated}
+    jobs[_check(context, target, products, calibrate)](asked)
 
 
 def _check(context: typer.Context, target: list[str] | None, products: str | None, calibrate: bool) -> str:
@@ -220,44 +165,90 @@ def _runs(target: list[str]) -> bool:
     return len(target) > 1 or (not Path(target[0]).is_dir() and shutil.which(target[0]) is not None)
 
 
-def _program(
-    command: list[str],
-    out: Path | None,
-    settings: list[str],
-    quiet: bool,
-    json: bool,
-    kernels: dict[str, Any],
-    how: dict[str, Any],
-) -> None:
-    """Record a program, tune what it calls, print what changed."""
-    import json as format_
+def _grid(asked: Any) -> None:
+    """Time configurations over a grid of products; write the data set and the table of winners."""
+    from sassafras.gemm.bench.grids import choose_shapes
+    from sassafras.gemm.bench.options import Options, carried_over, retuning
+    from sassafras.gemm.bench.runs import RunSettings, save_sweep, sweep
+    from sassafras.gemm.matmul.loading import tuned_path
 
+    thorough = Options(
+        configs=asked.configs or 128,
+        seed=asked.seed,
+        exclude=asked.exclude,
+        layouts=tuple(asked.layouts.split(",")),
+        apart=asked.apart,
+    )
+    if asked.source:
+        thorough = carried_over(thorough, asked.source, asked.top)
+    elif asked.only_configs:
+        thorough = retuning(thorough, asked.only_configs, asked.recorded, asked.configs)
+    grid = choose_shapes(asked.products, asked.bands, asked.shapes, asked.seed)
+    place = folder(asked.out or options.PRODUCTS_FOLDER)
+    how: dict[str, Any] = {"dry": asked.dry_run, "fresh": asked.fresh, "cache": asked.cache}
+    how |= {"minutes": asked.minutes, "progress": 25, "say": note}
+    dataset = sweep(grid, RunSettings(place, thorough, asked.gpus, **how))
+    installed = asked.install and not dataset.modelled
+    table = tuned_path(str(dataset.header.get("gpu"))) if installed else None
+    paths = save_sweep(dataset, place, install=table, changed=asked.only_configs)
+    done = sum(shape in dataset.entries for shape in grid)  # journals may hold those of other grids too
+    modelled = " (modelled)" if dataset.modelled else ""
+    print(f"{done} of {len(grid)} shapes, {len(dataset)} and {dataset.pairs} pairs in the data set{modelled}")
+    for path in paths:
+        note(f"wrote {path}")
+
+
+def _calibrated(asked: Any) -> None:
+    """Time the sample, write and install the corrected table, say what it is made of."""
+    from sassafras.gemm.bench.calibration import calibrate_here
+
+    place = folder(asked.out or options.CALIBRATION_FOLDER)
+    how = {**_timing(asked), "fresh": asked.fresh, "say": note}
+    table, found, written = calibrate_here(asked.source, place, asked.budget, **how)
+    modelled = " (modelled)" if found.modelled else ""
+    print(f"{len(found)} shapes and {found.pairs} pairs timed{modelled}")
+    if table is not None:
+        of, error = table.header, table.header["correction"]["error"]
+        print(f"the table of {of['near']} is corrected for {of['gpu']}: off by {100 * error:.1f} % (RMS)")
+    for path in written:
+        note(f"wrote {path}")
+
+
+def _timing(asked: Any) -> dict[str, Any]:
+    """How products are timed."""
+    return {"cache": asked.cache, "dry": asked.dry_run, "install": asked.install, "seed": asked.seed}
+
+
+def _program(asked: Any) -> None:
+    """Record a program, tune what it calls, print what changed."""
     from sassafras.api.tune_program import tune_program
     from sassafras.gemm.bench import program
-    from sassafras.search import parse_settings
 
     from .capture import run_program
     from .progress import Show
 
     def run(environment: dict[str, str]) -> None:
-        if code := run_program(command, environment, apart=json):
+        if code := run_program(asked.target, environment, apart=asked.json):
             note(f"the program ended with {code}; what it called until then is tuned", "yellow")
 
-    place = folder(out or program.FOLDER)
-    with Show(quiet=quiet) as show:
+    place = folder(asked.out or program.FOLDER)
+    with Show(quiet=asked.quiet) as show:
         found = tune_program(
-            command,
+            asked.target,
             place,
             run,
-            kernels={**kernels, "settings": parse_settings(settings), "progress": show.progress},
+            kernels={**_search(asked), "progress": show.progress},
+            kernels_too=_given(asked.context, "space"),
+            products=_timing(asked),
+            budget=asked.budget if _given(asked.context, "budget") else program.BUDGET,
+            fresh=asked.fresh,
+            metric=asked.metric,
+            rounds=_ROUNDS * bool(asked.metric) if asked.rounds is None else asked.rounds,
             progress=lambda text: show.update(lambda: text),
             stage=show.stage,
-            **{"budget": program.BUDGET, **how},
         )
     written = place / "program-report.json"
-    written.write_text(format_.dumps(found.to_json(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    if json:
-        print_json(found.to_json())
+    if _reported(found, written, asked.json):
         return
     if found.products is not None:
         _products(found.products)
@@ -269,6 +260,48 @@ def _program(
         )
     print(found.program or f"the program was not timed: {found.why}")
     note(f"wrote {written}")
+
+
+def _captured(asked: Any) -> None:
+    """Tune what a capture holds; print a table and the change that the program can expect."""
+    from sassafras.api.optimize_captured import optimize_captured
+
+    from .progress import Show
+
+    out = folder(asked.out or Path("sassafras-out"))
+    with Show(quiet=asked.quiet) as show:
+        report = optimize_captured(
+            Path(asked.target[0]),
+            out=out,
+            budget=asked.budget,
+            fresh=asked.fresh,
+            progress=show.progress,
+            stage=show.stage,
+            **_search(asked),
+        )
+    written = out / "captured-report.json"
+    if not _reported(report, written, asked.json):
+        _kernels(report)
+        note(f"wrote {written}")
+
+
+def _search(asked: Any) -> dict[str, Any]:
+    """How each kernel is searched, and how many."""
+    from sassafras.search import parse_settings
+
+    chosen = {"device": asked.device, "space": asked.space, "seed": asked.seed, "store": asked.store}
+    chosen |= {"most": asked.kernels, "runner_ups": asked.runner_ups}
+    if asked.space != "compiler" or _given(asked.context, "strategy"):  # which has one of its own
+        chosen["strategy"] = asked.strategy
+    return {**chosen, "settings": parse_settings(asked.settings or [])}
+
+
+def _reported(report: Any, path: Path, json: bool) -> bool:
+    """Whether a report is printed as JSON; it is written in any case."""
+    path.write_text(json_.dumps(report.to_json(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    if json:
+        print_json(report.to_json())
+    return json
 
 
 def _products(found: Any) -> None:
@@ -288,50 +321,6 @@ def _products(found: Any) -> None:
     print_table(title, ["product", "calls", "served by", "before (us)", "now (us)", "speed-up"], rows)
     print(found)
     note(f"wrote {found.path}")
-
-
-def _calibrated(source: str, place: Path, budget: str, chosen: dict[str, Any]) -> None:
-    """Time the sample, write and install the corrected table, say what it is made of."""
-    from sassafras.gemm.bench.calibration import calibrate_here
-
-    table, found, written = calibrate_here(source, place, budget, say=note, **chosen)
-    modelled = " (modelled)" if found.modelled else ""
-    print(f"{len(found)} shapes and {found.pairs} pairs timed{modelled}")
-    if table is not None:
-        error = table.header["correction"]["error"]
-        of = table.header
-        print(f"the table of {of['near']} is corrected for {of['gpu']}: off by {100 * error:.1f} % (RMS)")
-    for path in written:
-        note(f"wrote {path}")
-
-
-def _captured(
-    path: Path, out: Path, settings: list[str], quiet: bool, json: bool, chosen: dict[str, Any]
-) -> None:
-    """Tune what a capture holds; print a table and the change that the program can expect."""
-    import json as format_
-
-    from sassafras.api.optimize_captured import optimize_captured
-    from sassafras.search import parse_settings
-
-    from .progress import Show
-
-    with Show(quiet=quiet) as show:
-        report = optimize_captured(
-            path,
-            settings=parse_settings(settings),
-            out=out,
-            progress=show.progress,
-            stage=show.stage,
-            **chosen,
-        )
-    written = out / "captured-report.json"
-    written.write_text(format_.dumps(report.to_json(), indent=2, sort_keys=True) + "\n")
-    if json:
-        print_json(report.to_json())
-        return
-    _kernels(report)
-    note(f"wrote {written}")
 
 
 def _kernels(report: Any) -> None:

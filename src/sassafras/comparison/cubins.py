@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sassafras.core import Candidate, Evaluation, Kernel, SassafrasError, Workload
+from sassafras.core import Candidate, Evaluation, Kernel, Workload
+from sassafras.core.errors import os_errors
 
 from .comparison import Comparison
 
@@ -73,7 +74,5 @@ def _contents(given: Cubin) -> Kernel | bytes:
     """What was given, read if it is a file's name."""
     if not isinstance(given, str | Path):
         return given
-    try:
+    with os_errors("cannot read the cubin", given):
         return Path(given).read_bytes()
-    except OSError as error:
-        raise SassafrasError(f"cannot read the cubin: {error.strerror}", where=str(given)) from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from .verdict import Verdict
 
@@ -40,6 +42,21 @@ def reason(error: BaseException) -> str:
     if isinstance(error, KeyError):
         return f"it has no {error.args[0]!r}" if error.args else "something is missing in it"
     return str(error) or type(error).__name__
+
+
+@contextmanager
+def os_errors(
+    what: str, where: object, kind: type[SassafrasError] = SassafrasError, *, hint: str | None = None
+) -> Iterator[None]:
+    """What the operating system refuses in the block is said as ``WHERE: WHAT: Permission denied``.
+
+    Raises:
+        SassafrasError: of this kind.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {reason(error)}", where=str(where), hint=hint) from error
 
 
 def file_limit() -> str:

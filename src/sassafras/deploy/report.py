@@ -67,6 +67,7 @@ def overview(folder: Path | None = None, store: Path | None = None) -> Overview:
         SassafrasError: `folder` cannot be read.
     """
     from sassafras.core import SassafrasError
+    from sassafras.core.errors import os_errors
 
     from .index import Index
 
@@ -77,12 +78,8 @@ def overview(folder: Path | None = None, store: Path | None = None) -> Overview:
     place = settings.status_dir
     processes: tuple[Status, ...] = ()
     if place is not None and place.is_dir():
-        try:
+        with os_errors("cannot read the status folder", place):
             processes = tuple(read_statuses(place))
-        except OSError as error:
-            raise SassafrasError(
-                f"cannot read the status folder: {error.strerror}", where=str(place)
-            ) from error
     elif folder is not None:
         raise SassafrasError(
             "there is no such folder", where=str(folder), hint=f"start the program with {STATUS}={folder}"

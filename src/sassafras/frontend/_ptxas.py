@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sassafras.core import CompileError, ToolMissing
-from sassafras.core.errors import reason
+from sassafras.core.errors import os_errors, reason
 
 
 @functools.lru_cache
@@ -50,10 +50,8 @@ def assemble(ptx: str, arch: str, ptxas: str, *, flags: Sequence[str] = (), wher
         source, output = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
         command = [ptxas, *flags, f"--gpu-name={arch}", str(source), "-o", str(output)]
-        try:
+        with os_errors("cannot run ptxas", ptxas, ToolMissing):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise ToolMissing(f"cannot run ptxas: {reason(error)}", where=ptxas) from error
         if done.returncode != 0:
             message = (done.stderr or done.stdout).replace(f"{folder}/", "").strip()
             message = message or f"exit status {done.returncode}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Case, Kernel, Tolerance, Workload, WorkloadError
+from sassafras.core.errors import os_errors
 from sassafras.core.workload import Reference
 from sassafras.sass.cubin import Cubin
 
@@ -44,10 +45,8 @@ class CubinBuilder:
         where = f"{self.label}, case {case.name}"
         if ptxas is not None:
             raise WorkloadError("a raw cubin cannot be assembled again with another ptxas", where=where)
-        try:
+        with os_errors("cannot read the cubin", self.path, WorkloadError):
             data = self.path.read_bytes()
-        except OSError as error:
-            raise WorkloadError(f"cannot read the cubin: {error.strerror}", where=str(self.path)) from error
         meta = {"compiler": "cubin", "source_hash": hashlib.sha256(data).hexdigest()}
         return kernel_of(data, self.entry, case, arch, self.threads, self.shared_bytes, meta, where)
 

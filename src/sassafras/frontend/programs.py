@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from sassafras.core import SassafrasError
+from sassafras.core.errors import os_errors
 from sassafras.sass.tools import find
 
 _EM_CUDA = 190
@@ -27,7 +28,7 @@ def cubins_of(path: Path) -> list[tuple[str, bytes]]:
         SassafrasError: it cannot be read, or holds none.
         ToolMissing: cuobjdump is needed and is not there.
     """
-    try:
+    with os_errors("cannot be read", path):
         if path.is_dir():
             found = [
                 (str(file.relative_to(path)), file.read_bytes()) for file in sorted(path.rglob("*.cubin"))
@@ -38,8 +39,6 @@ def cubins_of(path: Path) -> list[tuple[str, bytes]]:
                 )
             return found
         data = path.read_bytes()
-    except OSError as error:
-        raise SassafrasError(f"cannot be read: {error.strerror}", where=str(path)) from error
     elf = data[:4] == b"\x7fELF" and len(data) >= 20
     if elf and struct.unpack_from("<H", data, 18)[0] == _EM_CUDA:
         return [(path.name, data)]

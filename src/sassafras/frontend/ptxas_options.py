@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError, ToolMissing
-from sassafras.core.errors import reason
+from sassafras.core.errors import os_errors
 from sassafras.sass.tools import find_all
 
 #: option -> the values that are tried besides ptxas's default (None), as `PtxasOptions` fields
@@ -106,12 +106,8 @@ def controls_digest(controls: str) -> str:
         raise SassafrasError(
             f"{controls!r} is no option of ptxas with a file", hint="for example --apply-controls=FILE"
         )
-    try:
+    with os_errors(f"the file for ptxas's {option} cannot be read", path):
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise SassafrasError(
-            f"the file for ptxas's {option} cannot be read: {reason(error)}", where=path
-        ) from None
 
 
 # -- programs ---------------------------------------------------------------------------------------------

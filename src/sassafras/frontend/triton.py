@@ -100,8 +100,10 @@ class TritonBuilder:
             WorkloadError: arguments do not fit the kernel, or need a launch that we cannot make.
             CompileError: Triton or ptxas refused the source.
         """
-        where = f"{self.label}, case {case.name}"
-        (signature, constexprs, attrs, options, parameters), compiled = self._compiled(case, arch, where)
+        import triton
+
+        where = self._where(case)
+        (signature, constexprs, attrs, options, parameters), compiled = self._compiled(case, arch)
         metadata, ptx, cubin = compiled.metadata, compiled.asm["ptx"], compiled.asm["cubin"]
         actual = _ptx_target(ptx, where)
         tool = bundled_ptxas(ARCHES[arch])
@@ -123,7 +125,7 @@ class TritonBuilder:
             parameters=tuple(parameters),
             meta={
                 "compiler": "triton",
-                "triton": _triton_version(),
+                "triton": str(triton.__version__),
                 "ptxas": ptxas_version(tool),
                 "signature": {k: v for k, v in signature.items() if v != "constexpr"},
                 "aligned_or_divisible_by_16": [
@@ -140,25 +142,26 @@ class TritonBuilder:
 
     def ptx(self, case: Case, arch: str) -> str:
         """The PTX of the variant that `case` selects. Raises as `__call__` does."""
-        return str(self._compiled(case, arch, f"{self.label}, case {case.name}")[1].asm["ptx"])
+        return str(self._compiled(case, arch)[1].asm["ptx"])
 
     def ttir(self, case: Case, arch: str) -> str:
         """Its first intermediate form. Raises as `__call__` does."""
-        return str(self._compiled(case, arch, f"{self.label}, case {case.name}")[1].asm["ttir"])
+        return str(self._compiled(case, arch)[1].asm["ttir"])
 
-    def _compiled(self, case: Case, arch: str, where: str) -> tuple[Any, Any]:
+    def _compiled(self, case: Case, arch: str) -> tuple[Any, Any]:
         """What `_bind` returns, and Triton's compiled kernel."""
         if arch not in ARCHES:
             raise UnsupportedArch(f"unknown architecture {arch!r}", hint="one of " + ", ".join(ARCHES))
-        target = _target(ARCHES[arch])
+        where, target = self._where(case), _target(ARCHES[arch])
         bound = self._bind(case, target, where)
         return bound, _compile(self.kernel, *bound[:4], target, where)
 
+    def _where(self, case: Case) -> str:
+        return f"{self.label}, case {case.name}"
+
     def ptxas_flags(self, case: Case, arch: str) -> tuple[str, ...]:
         """The flags that Triton gives its own ptxas for this case."""
-        target = _target(ARCHES[arch])
-        options = self._bind(case, target, f"{self.label}, case {case.name}")[3]
-        return tuple(_ptxas_flags(options))
+        return tuple(_ptxas_flags(self._bind(case, _target(ARCHES[arch]), self._where(case))[3]))
 
     def _bind(
         self, case: Case, target: Any, where: str
@@ -176,15 +179,7 @@ class TritonBuilder:
                 hint="unset TRITON_INTERPRET",
             )
         backend = make_backend(target)
-        values: dict[str, Any] = {
-            name: _Pointer(arg) if isinstance(arg, Buffer) else arg for name, arg in case.args.items()
-        }
-        values.update(case.constants)
-        for name, heuristic in self.heuristics.items():
-            try:
-                values[name] = heuristic({**values, **case.options})
-            except Exception as error:
-                raise _WorkloadError(f"heuristic {name!r} failed: {error!r}", where=where) from error
+        values = _values(case, self.heuristics, where)
         kwargs: dict[str, Any] = dict(case.options)
         for refused in _REFUSED_OPTIONS:
             if kwargs.get(refused):
@@ -314,24 +309,17 @@ def _fit(case: Case, fn: Any, known: list[str], heuristics: Mapping[str, Any], l
         )
     if both := sorted(set(case.args) & set(case.constants)):
         raise _WorkloadError(f"{both[0]!r} is given both in args and in constants", where=where)
-    missing = (
-        [p.name for p in fn.params if not p.has_default and p.name not in given and p.name not in heuristics]
-        if hasattr(fn, "params")
-        else [n for n in known if n not in given and n not in heuristics]
-    )
-    if missing:
+    described = getattr(fn, "params", ())  # of a jitted function, not of an interpreted one
+    defaults = {p.name for p in described if p.has_default}
+    if missing := [n for n in known if n not in {*given, *heuristics, *defaults}]:
         raise _WorkloadError(f"no value for parameter {missing[0]!r}", where=where, hint="add it to the case")
-    if hasattr(fn, "params"):
-        for p in fn.params:
-            if p.is_constexpr and p.name in case.args:
-                raise _WorkloadError(f"{p.name!r} is a tl.constexpr: give it in constants", where=where)
-            if not p.is_constexpr and p.name in case.constants and case.constants[p.name] is not None:
-                raise _WorkloadError(f"{p.name!r} is no tl.constexpr: give it in args", where=where)
+    for p in described:
+        if p.is_constexpr and p.name in case.args:
+            raise _WorkloadError(f"{p.name!r} is a tl.constexpr: give it in constants", where=where)
+        if not p.is_constexpr and p.name in case.constants and case.constants[p.name] is not None:
+            raise _WorkloadError(f"{p.name!r} is no tl.constexpr: give it in args", where=where)
     if callable(case.grid):
-        values: dict[str, Any] = {n: _Pointer(a) if isinstance(a, Buffer) else a for n, a in given.items()}
-        for name, heuristic in heuristics.items():
-            values[name] = heuristic({**values, **case.options})
-        case = case.with_grid({**values, **case.options})
+        case = case.with_grid({**_values(case, heuristics, where), **case.options})
     for name in {"num_warps", "num_stages", "num_ctas", "maxnreg"} & set(case.options):
         if not isinstance(number := case.options[name], int) or number < 0:
             raise _WorkloadError(f"{name} is a whole number, not {number!r}", where=where)
@@ -340,6 +328,18 @@ def _fit(case: Case, fn: Any, known: list[str], heuristics: Mapping[str, Any], l
     return dataclasses.replace(
         case, args={n: case.args[n] for n in known if n in case.args}, grid=(x * ctas, y, z)
     )
+
+
+def _values(case: Case, heuristics: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Parameters as Triton's binder and heuristics see them."""
+    values = {n: _Pointer(a) if isinstance(a, Buffer) else a for n, a in case.args.items()}
+    values |= case.constants
+    for name, heuristic in heuristics.items():
+        try:
+            values[name] = heuristic({**values, **case.options})
+        except Exception as error:
+            raise _WorkloadError(f"heuristic {name!r} failed: {error!r}", where=where) from error
+    return values
 
 
 def leave_torch_out() -> None:
@@ -423,12 +423,6 @@ def bundled_ptxas(capability: int) -> str:
     from triton.backends.nvidia.compiler import get_ptxas
 
     return str(Path(get_ptxas(capability).path))
-
-
-def _triton_version() -> str:
-    import triton
-
-    return str(triton.__version__)
 
 
 def _ptx_target(ptx: str, where: str) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import Interval, Kernel, SassafrasError, StoreError
-from sassafras.core.errors import reason
+from sassafras.core import Interval, Kernel, StoreError
+from sassafras.core.errors import os_errors
 from sassafras.evaluate import ApprovedFailure
 from sassafras.jobs.rates import rates
 from sassafras.timing_model.evidence import correlation_words, ratio_words, refusal
@@ -198,7 +198,7 @@ class Result:
         stem = re.sub(r"[^\w.+-]+", "_", name).lstrip(".")
         directory = Path(directory)
         cubin, facts = directory / f"{stem}.cubin", directory / f"{stem}.json"
-        try:
+        with os_errors("cannot write the result", directory):
             directory.mkdir(parents=True, exist_ok=True)
             cubin.write_bytes(self.cubin)
             facts.write_text(json.dumps(self.to_json(), indent=2, sort_keys=True, default=str) + "\n")
@@ -206,8 +206,6 @@ class Result:
                 failed = f"{stem}-failed-{one.digest[:16]}"
                 (directory / f"{failed}.cubin").write_bytes(one.cubin)
                 (directory / f"{failed}-of.cubin").write_bytes(one.original)
-        except OSError as error:
-            raise SassafrasError(f"cannot write the result: {reason(error)}", where=str(directory)) from error
         return cubin, facts
 
     def to_json(self) -> dict[str, Any]:

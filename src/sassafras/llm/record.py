@@ -15,12 +15,13 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
-from sassafras.core.errors import reason
+from sassafras.core.errors import os_errors, reason
 from sassafras.core.files import write_whole
 
 from .archive import Archive, ArchivedSource
@@ -160,15 +161,13 @@ class Record:
         event = {"kind": kind, **facts}
         line = json.dumps(event, default=str)
         if self.folder is not None:
-            try:
-                # not created: a folder that vanished would come back without its contents
-                with self._transcript.open("r+b" if self._transcript.exists() else "xb") as file:
-                    file.seek(0, os.SEEK_END)
-                    file.write(line.encode() + b"\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-            except OSError as error:
-                raise self._gone(error) from error
+            # not created: a folder that vanished would come back without its contents
+            how = "r+b" if self._transcript.exists() else "xb"
+            with self._usable(), self._transcript.open(how) as file:
+                file.seek(0, os.SEEK_END)
+                file.write(line.encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
         self.take(json.loads(line))
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -200,23 +199,20 @@ class Record:
         """Record what became of an answer."""
         self.append("judged", **asdict(variant))
 
-    def archive(self, before: int | None = None) -> Archive:
-        """The variants of generations before this one (None: all), in the order of their prompts."""
+    def archive(self) -> Archive:
+        """The variants of all generations, in the order of their prompts."""
         archive = Archive()
         for number in sorted(self.judged):
             variant = self.judged[number]
-            usable = variant.verdict not in (UNREADABLE, DUPLICATE)
-            if usable and (before is None or variant.generation < before):
+            if variant.verdict not in (UNREADABLE, DUPLICATE):
                 archive.add(replace(variant, metrics=self.metrics.get(variant.digest)))
         return archive
 
     def save_archive(self) -> None:
         """Write ``archive.jsonl``."""
         if self.folder is not None and self.judged:
-            try:
+            with self._usable():
                 self.archive().save(self.folder / "archive.jsonl")
-            except OSError as error:
-                raise self._gone(error) from error
 
     # -- prompts and answers ------------------------------------------------------------------------------
 
@@ -239,15 +235,14 @@ class Record:
         assert self.folder is not None
         path = self.path(number, "answer")
         try:
-            if not self._settings_path.exists():
-                raise FileNotFoundError("settings.json is gone")
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            with self._usable():
+                if not self._settings_path.exists():
+                    raise FileNotFoundError("settings.json is gone")
+                text = path.read_text(encoding="utf-8") if path.exists() else ""
         except UnicodeDecodeError as error:
             raise RecordError(
                 "the answer is no UTF-8 text", where=str(path), hint="write it again"
             ) from error
-        except OSError as error:
-            raise self._gone(error) from error
         known = self.judged.get(number)
         if known is not None and known.answer and known.answer != digest_of(text):
             raise RecordError(
@@ -258,19 +253,14 @@ class Record:
         return None if not text.strip() or cut_off(text) else text
 
     def _write(self, path: Path, text: str) -> None:
-        try:
+        with self._usable():
             if not path.parent.is_dir():
                 raise FileNotFoundError("the folder is gone")
             write_whole(path, text)
-        except OSError as error:
-            raise self._gone(error) from error
 
-    def _gone(self, error: OSError) -> RecordError:
-        return RecordError(
-            f"the folder of proposals cannot be used: {error.strerror or error}",
-            where=str(self.folder),
-            hint="bring it back as it was; the same command goes on",
-        )
+    def _usable(self) -> AbstractContextManager[None]:
+        hint = "bring it back as it was; the same command goes on"
+        return os_errors("the folder of proposals cannot be used", self.folder, RecordError, hint=hint)
 
 
 def digest_of(text: str) -> str:

@@ -10,57 +10,49 @@ from typing import Any
 
 from sassafras.core import Outcome
 from sassafras.store import Store
+from sassafras.store.records import TunedKernel
 from sassafras.timing_model.evidence import correlation, ratio_words, refusal
+
+#: of a run
+_RUN = ("workload", "case", "arch", "device", "strategy", "seed", "evaluations")
 
 
 def listing(store: Store) -> dict[str, list[dict[str, Any]]]:
     """Winners, modelled winners and runs, each a list of rows ready to print."""
-    return {
-        "tuned kernels (measured)": [
-            {
-                "workload": w.workload,
-                "case": w.case,
-                "kernel": w.kernel.name,
-                "gpu": w.gpu,
-                "speedup": f"{w.speedup:.3f}x {w.interval}",
-                "null": f"{w.null:.3f} {w.null_interval}",
-                "samples": w.samples,
-                "original": w.original[:16],
-                "tuned": w.tuned[:16],
-                "origin": w.origin,
-            }
-            for w in store.winners()
-        ],
-        "modelled only (not measured)": [
-            {
-                "workload": w.workload,
-                "case": w.case,
-                "kernel": w.kernel.name,
-                "model": w.model,
-                "modelled": refusal(correlation(w.workload, w.case))
-                or ratio_words(w.modelled_ratio, w.interval, w.null, w.null_interval, w.draws),
-                "original": w.original[:16],
-                "tuned": w.tuned[:16],
-                "origin": w.origin,
-            }
-            for w in store.modelled_winners()
-        ],
-        "runs": [
-            {
-                "run": r.id,
-                "workload": r.workload,
-                "case": r.case,
-                "arch": r.arch,
-                "device": r.device,
-                "strategy": r.strategy,
-                "seed": r.seed,
-                "evaluations": r.evaluations,
-                "state": f"finished {r.finished_budget}" if r.finished_budget else "can be resumed",
-                "created": r.created[:19],
-            }
-            for r in store.runs()
-        ],
-    }
+    measured = [
+        _tuned(
+            w,
+            gpu=w.gpu,
+            speedup=f"{w.speedup:.3f}x {w.interval}",
+            null=f"{w.null:.3f} {w.null_interval}",
+            samples=w.samples,
+        )
+        for w in store.winners()
+    ]
+    modelled = [
+        _tuned(
+            w,
+            model=w.model,
+            modelled=refusal(correlation(w.workload, w.case))
+            or ratio_words(w.modelled_ratio, w.interval, w.null, w.null_interval, w.draws),
+        )
+        for w in store.modelled_winners()
+    ]
+    runs = [
+        {
+            "run": r.id,
+            **{name: getattr(r, name) for name in _RUN},
+            "state": f"finished {r.finished_budget}" if r.finished_budget else "can be resumed",
+            "created": r.created[:19],
+        }
+        for r in store.runs()
+    ]
+    return {"tuned kernels (measured)": measured, "modelled only (not measured)": modelled, "runs": runs}
+
+
+def _tuned(w: TunedKernel, **own: Any) -> dict[str, Any]:
+    of = {"workload": w.workload, "case": w.case, "kernel": w.kernel.name}
+    return {**of, **own, "original": w.original[:16], "tuned": w.tuned[:16], "origin": w.origin}
 
 
 def run_facts(store: Store, run_id: int) -> dict[str, Any]:

@@ -69,84 +69,75 @@ class Op:
     fence: Fence = Fence.NONE
 
 
-def _build() -> dict[str, Op]:
-    table: dict[str, Op] = {}
-
-    def add(names: str, op: Op) -> None:
-        for name in names.split():
-            if name in table:
-                raise ValueError(f"opcode {name} is listed twice")
-            table[name] = op
-
-    q, m, f = Queue, Memory, Fence
-    add(
+#: (opcodes, what is known of each)
+_GROUPS = (
+    (
         "FADD FADD32I FFMA FFMA32I FMUL FMUL32I IMAD IDP IDP4A FADD2 FFMA2 FMUL2 FHADD FHFMA FSWZADD",
-        Op(q.FMA),
-    )
-    add(
+        Op(Queue.FMA),
+    ),
+    (
         "FMNMX FMNMX3 FSEL FSET FSETP BMSK IABS IADD IADD2 IADD3 IADD32I IMNMX ISCADD ISCADD32I ISETP "
         "LEA LOP LOP3 LOP32I SHF SHL SHR VABSDIFF VABSDIFF4 VHMNMX VIADD VIADDMNMX VIMNMX VIMNMX3 MOV "
         "MOV32I PRMT SEL SGXT PLOP3 PSETP P2R R2P CS2R I2FP I2I I2IP F2FP F2IP NOP LEPC VOTE "
         "IMUL IMUL32I",
-        Op(q.ALU),
-    )
-    add("HADD2 HADD2_32I HFMA2 HFMA2_32I HMNMX2 HMUL2 HMUL2_32I HSET2 HSETP2", Op(q.HALF))
-    add("DADD DFMA DMUL DSETP DMNMX DMMA", Op(q.FP64, variable=True))
-    add("HMMA IMMA BMMA QMMA OMMA", Op(q.TENSOR))
-    add("MUFU I2F F2I F2F FRND FCHK POPC FLO BREV", Op(q.XU, variable=True))
-    add("LDC", Op(q.CONST, True, m.CONSTANT, True))
-    add("LDG LD LDL", Op(q.LSU, True, m.GLOBAL, True))
-    add("LDGMC", Op(q.LSU, True, m.GLOBAL, True, True))
-    add("STG ST STL", Op(q.LSU, True, m.GLOBAL, False, True))
-    add("ATOM ATOMG RED REDG", Op(q.LSU, True, m.GLOBAL, True, True))
-    add("LDGSTS", Op(q.LSU, True, m.ANY, True, True))
-    add("CCTL CCTLL CCTLT", Op(q.LSU, True, m.GLOBAL, True, True, f.FULL))
-    add("LDS LDSM", Op(q.MIO, True, m.SHARED, True))
-    add("STS STSM", Op(q.MIO, True, m.SHARED, False, True))
-    add("ATOMS", Op(q.MIO, True, m.SHARED, True, True))
-    add("STAS REDAS", Op(q.MIO, True, m.SHARED, True, True, f.FULL))
-    add("LDTRAM", Op(q.MIO, True))
-    add("SHFL MATCH MOVM REDUX CREDUX QSPC", Op(q.MIO, True))
-    add("S2R S2UR B2R", Op(q.SPECIAL, True))
-    add("R2UR R2B", Op(q.ALU))
-    add("TEX TLD TLD4 TMML TXD TXQ", Op(q.TEX, True, m.GLOBAL, True))
-    add("SUATOM SULD SURED SUST", Op(q.TEX, True, m.GLOBAL, True, True))
-    add(
+        Op(Queue.ALU),
+    ),
+    ("HADD2 HADD2_32I HFMA2 HFMA2_32I HMNMX2 HMUL2 HMUL2_32I HSET2 HSETP2", Op(Queue.HALF)),
+    ("DADD DFMA DMUL DSETP DMNMX DMMA", Op(Queue.FP64, variable=True)),
+    ("HMMA IMMA BMMA QMMA OMMA", Op(Queue.TENSOR)),
+    ("MUFU I2F F2I F2F FRND FCHK POPC FLO BREV", Op(Queue.XU, variable=True)),
+    ("LDC", Op(Queue.CONST, True, Memory.CONSTANT, True)),
+    ("LDG LD LDL", Op(Queue.LSU, True, Memory.GLOBAL, True)),
+    ("LDGMC", Op(Queue.LSU, True, Memory.GLOBAL, True, True)),
+    ("STG ST STL", Op(Queue.LSU, True, Memory.GLOBAL, False, True)),
+    ("ATOM ATOMG RED REDG", Op(Queue.LSU, True, Memory.GLOBAL, True, True)),
+    ("LDGSTS", Op(Queue.LSU, True, Memory.ANY, True, True)),
+    ("CCTL CCTLL CCTLT", Op(Queue.LSU, True, Memory.GLOBAL, True, True, Fence.FULL)),
+    ("LDS LDSM", Op(Queue.MIO, True, Memory.SHARED, True)),
+    ("STS STSM", Op(Queue.MIO, True, Memory.SHARED, False, True)),
+    ("ATOMS", Op(Queue.MIO, True, Memory.SHARED, True, True)),
+    ("STAS REDAS", Op(Queue.MIO, True, Memory.SHARED, True, True, Fence.FULL)),
+    ("LDTRAM", Op(Queue.MIO, True)),
+    ("SHFL MATCH MOVM REDUX CREDUX QSPC", Op(Queue.MIO, True)),
+    ("S2R S2UR B2R", Op(Queue.SPECIAL, True)),
+    ("R2UR R2B", Op(Queue.ALU)),
+    ("TEX TLD TLD4 TMML TXD TXQ", Op(Queue.TEX, True, Memory.GLOBAL, True)),
+    ("SUATOM SULD SURED SUST", Op(Queue.TEX, True, Memory.GLOBAL, True, True)),
+    (
         "UBMSK UBREV UCLEA UFLO UIADD3 UIMAD UISETP ULEA ULOP ULOP3 ULOP32I UMOV UP2UR UPLOP3 UPOPC "
         "UPRMT UPSETP UR2UP USEL USGXT USHF USHL USHR VOTEU UIABS UVIADD UVIMNMX UVIADDMNMX "
         "UIMNMX UFADD UFFMA UFMUL UFSEL UFSET UFSETP UFMNMX UI2FP UF2FP UI2F UF2I "
         "UF2F UFRND UGETNEXTWORKID CS2UR",
-        Op(q.UNIFORM),
-    )
-    add("ULDC", Op(q.UNIFORM, False, m.CONSTANT, True))
-    add("LDCU", Op(q.UNIFORM, True, m.CONSTANT, True))
-    add("BGMMA HGMMA IGMMA QGMMA", Op(q.WGMMA, False, m.SHARED, True, False))
-    add("WARPGROUP WARPGROUPSET", Op(q.CONTROL, fence=f.FULL))
-    add(
+        Op(Queue.UNIFORM),
+    ),
+    ("ULDC", Op(Queue.UNIFORM, False, Memory.CONSTANT, True)),
+    ("LDCU", Op(Queue.UNIFORM, True, Memory.CONSTANT, True)),
+    ("BGMMA HGMMA IGMMA QGMMA", Op(Queue.WGMMA, False, Memory.SHARED, True, False)),
+    ("WARPGROUP WARPGROUPSET", Op(Queue.CONTROL, fence=Fence.FULL)),
+    (
         "UBLKCP UBLKPF UBLKRED UTMACCTL UTMACMDFLUSH UTMALDG UTMAPF UTMAREDG UTMASTG ",
-        Op(q.TMA, True, m.ANY, True, True, f.FULL),
-    )
-    add("SYNCS ARRIVES", Op(q.TMA, True, m.ANY, True, True, f.FULL))
-    add("BAR UCGABAR_ARV UCGABAR_WAIT CGAERRBAR", Op(q.CONTROL, True, m.ANY, True, True, f.FULL))
-    add("MEMBAR FENCE ERRBAR", Op(q.CONTROL, True, m.ANY, True, True, f.FULL))
-    add("DEPBAR LDGDEPBAR", Op(q.CONTROL, False, m.ANY, True, True, f.FULL))
-    add(
+        Op(Queue.TMA, True, Memory.ANY, True, True, Fence.FULL),
+    ),
+    ("SYNCS ARRIVES", Op(Queue.TMA, True, Memory.ANY, True, True, Fence.FULL)),
+    ("BAR UCGABAR_ARV UCGABAR_WAIT CGAERRBAR", Op(Queue.CONTROL, True, Memory.ANY, True, True, Fence.FULL)),
+    ("MEMBAR FENCE ERRBAR", Op(Queue.CONTROL, True, Memory.ANY, True, True, Fence.FULL)),
+    ("DEPBAR LDGDEPBAR", Op(Queue.CONTROL, False, Memory.ANY, True, True, Fence.FULL)),
+    (
         "ACQBULK BMOV BPT BRA BREAK BRX BRXU BSSY BSYNC CALL ELECT ENDCOLLECTIVE EXIT JMP JMX JMXU "
         "KILL NANOSLEEP PREEXIT RET RPCMOV RTT WARPSYNC YIELD PMTRIG SETCTAID SETLMEMBASE GETLMEMBASE "
         "USETMAXREG USETSHMSZ ",
-        Op(q.CONTROL, True, m.ANY, True, True, f.FULL),
-    )
+        Op(Queue.CONTROL, True, Memory.ANY, True, True, Fence.FULL),
+    ),
     # Blackwell, parsed only: tensor memory and fifth-generation tensor cores
-    add(
+    (
         "UTCHMMA UTCIMMA UTCQMMA UTCOMMA UTCMXQMMA UTCBAR UTCATOMSWS UTCCP UTCSHIFT LDT LDTM STT STTM "
         "UMEMSETS UREDGR UTCLDSWS USTGR UVIRTCOUNT SPMETADATA "
         "UTCSTSWS ",
-        Op(q.TMA, True, m.ANY, True, True, f.FULL),
-    )
-    return table
-
-
-OPCODES: dict[str, Op] = _build()
+        Op(Queue.TMA, True, Memory.ANY, True, True, Fence.FULL),
+    ),
+)
+OPCODES: dict[str, Op] = {name: op for names, op in _GROUPS for name in names.split()}
+assert len(OPCODES) == sum(len(names.split()) for names, _ in _GROUPS), "an opcode is listed twice"
 
 #: makes each lane's result from that lane's own registers, at a fixed latency: the same whichever lanes run.
 #: Not here: votes, shuffles, matrix products and all else that looks at other lanes, or is not known

@@ -7,6 +7,7 @@ equal part of it, and the better half of a rung's spaces goes on with twice as m
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -211,8 +212,7 @@ class _Part:
             if self._best is None or cost < self._best.cost:
                 self._best = Found(state, candidate, outcome, cost)
             if ranks:
-                leaders.append(Found(place, candidate, outcome, cost))
-                leaders.sort(key=lambda one: one.cost)  # (stable: of equals the first stays ahead)
+                insort(leaders, Found(place, candidate, outcome, cost), key=lambda one: one.cost)
                 del leaders[_LEADERS:]
         return outcome
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -174,10 +175,7 @@ class _Session(Generic[State]):
 
     def _rank(self, found: Found[State]) -> None:
         """Keep the few best; among equals the first found stays ahead."""
-        place = next(
-            (i for i, other in enumerate(self.leaders) if found.cost < other.cost), len(self.leaders)
-        )
-        self.leaders.insert(place, found)
+        insort(self.leaders, found, key=lambda one: one.cost)
         del self.leaders[self.keep :]
 
     def standing(self) -> Progress:

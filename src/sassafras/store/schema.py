@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sassafras.core import StoreError
-from sassafras.core.errors import file_limit
+from sassafras.core.errors import file_limit, os_errors
 
 #: written into the SQLite header, so that a foreign database is recognised ("SASF")
 APPLICATION_ID = 0x53415346
@@ -159,10 +159,8 @@ def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
     if readonly and not path.exists():
         raise StoreError("there is no store here", where=where, hint="run `sassafras optimize` first")
     if not readonly:
-        try:
+        with os_errors("cannot create the store's folder", where, StoreError):
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot create the store's folder: {error.strerror}", where=where) from error
     _refuse_foreign(path)
     try:
         if readonly:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sassafras.core import StoreError, Verdict
+from sassafras.core.errors import os_errors
 
 from .database import MAX_CUBIN_BYTES, inflate
 from .rows import OUTCOME_COLUMNS, dumps, kernel_of
@@ -148,16 +149,16 @@ def export_store(store: Store, path: Path, *, runs: bool = True) -> int:
     digest, count = hashlib.sha256(), 0
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("xb") as file:
-            for line in _lines(store, runs):
-                text = dumps(line).encode() + b"\n"
-                digest.update(text)
-                file.write(text)
-                count += 1
-            file.write(dumps({"end": {"lines": count, "sha256": digest.hexdigest()}}).encode() + b"\n")
-        partial.rename(path)
-    except OSError as error:
-        raise StoreError(f"cannot write the export: {error.strerror}", where=str(path)) from error
+        with os_errors("cannot write the export", path, StoreError):
+            with partial.open("xb") as file:
+                for line in _lines(store, runs):
+                    text = dumps(line).encode() + b"\n"
+                    digest.update(text)
+                    file.write(text)
+                    count += 1
+                end = {"end": {"lines": count, "sha256": digest.hexdigest()}}
+                file.write(dumps(end).encode() + b"\n")
+            partial.rename(path)
     finally:
         partial.unlink(missing_ok=True)
     return count + 1
@@ -205,11 +206,9 @@ def import_store(store: Store, path: Path) -> Mapping[str, int]:
         StoreError: the file is truncated, altered, of another format or version, or any field of it is not
             what it must be; nothing was imported then.
     """
-    try:
-        with path.open("rb") as file, store.transaction() as db:
-            return _Import(store, db, str(path)).take(file)
-    except OSError as error:
-        raise StoreError(f"cannot read the file: {error.strerror}", where=str(path)) from error
+    problem = os_errors("cannot read the file", path, StoreError)
+    with problem, path.open("rb") as file, store.transaction() as db:
+        return _Import(store, db, str(path)).take(file)
 
 
 class _Import:

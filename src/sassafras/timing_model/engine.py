@@ -25,33 +25,16 @@ PARAMETERS = (
     "cta_turnaround",
 )
 
-# why an instruction issued no earlier: 0-5 scoreboards, then
-(
-    STALL_COUNT,
-    GROUP,
-    TENSOR_GROUP,
-    BARRIER,
-    PIPE_BUSY,
-    QUEUE_FULL,
-    BANKS,
-    NOT_SELECTED,
-    PHASE,
-    START,
-) = range(6, 16)
+#: why an instruction issued no earlier
 REASONS = (
     *(f"scoreboard {n}" for n in range(6)),
-    "stall count",
-    "copy group",
-    "HGMMA group",
-    "barrier",
-    "pipe busy",
-    "memory queue full",
-    "register banks",
-    "not selected",
-    "mbarrier",
-    "start",
+    *("stall count", "copy group", "HGMMA group", "barrier", "pipe busy", "memory queue full"),
+    *("register banks", "not selected", "start"),
 )
+STALL_COUNT, GROUP, _, BARRIER, PIPE_BUSY, QUEUE_FULL, BANKS, NOT_SELECTED, START = range(6, 15)
 
+#: groups that a warp waits for: of copies, and of HGMMAs (`GROUP` + 1)
+_COPIES, _TENSOR = 0, 1
 _NEVER = np.int64(1) << 60
 _RING = 32
 _QUEUE = 16
@@ -104,11 +87,9 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
     ready = np.zeros(total, np.int64)
     why = np.full(total, START, np.uint8)
     board = np.zeros((total, 6), np.int64)
-    groups = np.zeros((total, _RING), np.int64)
-    group_count = np.zeros(total, np.int64)
+    groups = np.zeros((total, 2, _RING), np.int64)
+    group_count = np.zeros((total, 2), np.int64)
     copying = np.zeros(total, np.int64)
-    tensor_groups = np.zeros((total, _RING), np.int64)
-    tensor_count = np.zeros(total, np.int64)
     phases = np.zeros((slots, _RING), np.int64)
     phase_count = np.zeros(slots, np.int64)
     waited = np.zeros(total, np.int64)
@@ -185,21 +166,15 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
         slot = w // warps
         step = pc[w]
         keep[s] = steps[step, rec.KEEP] == 1
-        kind = steps[step, rec.KIND]
-        pipe = steps[step, rec.PIPE]
-        busy = np.int64(steps[step, rec.BUSY])
-        latency = np.int64(steps[step, rec.LATENCY])
+        kind, pipe, argument = steps[step, rec.KIND], steps[step, rec.PIPE], steps[step, rec.ARG]
+        busy, latency = np.int64(steps[step, rec.BUSY]), np.int64(steps[step, rec.LATENCY])
         banks = steps[step, rec.BANK0] + steps[step, rec.BANK1]
         if w == traced and first[slot]:
             issue_at[step] = t
             cause = why[w]
             if t > ready[w]:
                 cause = NOT_SELECTED
-                if (
-                    pipe == rec.MEM
-                    and queued[s] >= mem_queue
-                    and queue[s, (queued[s] - mem_queue) % _QUEUE] == t
-                ):
+                if pipe == rec.MEM and queue_free == t:
                     cause = QUEUE_FULL
                 elif pipe != rec.NONE and pipe_free[s, pipe] == t:
                     cause = PIPE_BUSY
@@ -228,8 +203,7 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
             read = start + steps[step, rec.READ]
             done = start + latency
             if steps[step, rec.BYTES] > 0:
-                begin = max(float(start), port)
-                port = begin + steps[step, rec.BYTES] / bandwidth
+                port = max(float(start), port) + steps[step, rec.BYTES] / bandwidth
                 done = np.int64(port) + latency
             if kind == rec.LDGSTS:
                 copying[w] = max(copying[w], done)
@@ -246,22 +220,20 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
             read = t + steps[step, rec.READ]
             done = t + latency
         elif kind == rec.HGMMA:
-            begin_at = max(t + latency, pipe_free[s, rec.TENSOR])
-            pipe_free[s, rec.TENSOR] = begin_at + busy
-            done = begin_at + busy
-            read = done
-            if steps[step, rec.ARG] & rec.GROUP_BIT:
-                tensor_groups[w, tensor_count[w] % _RING] = done
-                tensor_count[w] += 1
+            done = read = max(t + latency, pipe_free[s, rec.TENSOR]) + busy
+            pipe_free[s, rec.TENSOR] = done
+            if argument & rec.GROUP_BIT:
+                groups[w, _TENSOR, group_count[w, _TENSOR] % _RING] = done
+                group_count[w, _TENSOR] += 1
         elif kind == rec.VARIABLE:
             read = t + steps[step, rec.READ]
             done = t + latency
         elif kind == rec.BRANCH:
-            if steps[step, rec.ARG] == 1:
+            if argument == 1:
                 after += branch_taken
         elif kind == rec.GROUP_COMMIT:
-            groups[w, group_count[w] % _RING] = copying[w]
-            group_count[w] += 1
+            groups[w, _COPIES, group_count[w, _COPIES] % _RING] = copying[w]
+            group_count[w, _COPIES] += 1
             done = t + latency
         elif kind == rec.PHASE_WAIT:
             done = t + latency
@@ -275,23 +247,14 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
             board[w, steps[step, rec.READ_BARRIER]] = max(board[w, steps[step, rec.READ_BARRIER]], read)
 
         # what the next instruction waits for
-        if kind == rec.GROUP_WAIT:
-            pending = group_count[w] - steps[step, rec.ARG]
-            if pending > 0:
-                gate = groups[w, (pending - 1) % _RING] + latency
-                if gate > after:
-                    after = gate
-                    cause = GROUP
-        elif kind == rec.HGMMA_WAIT:
-            pending = tensor_count[w] - steps[step, rec.ARG]
-            if pending > 0:
-                gate = tensor_groups[w, (pending - 1) % _RING] + latency
-                if gate > after:
-                    after = gate
-                    cause = TENSOR_GROUP
+        if kind in (rec.GROUP_WAIT, rec.HGMMA_WAIT):
+            of = _COPIES if kind == rec.GROUP_WAIT else _TENSOR
+            pending = group_count[w, of] - argument
+            if pending > 0 and groups[w, of, (pending - 1) % _RING] + latency > after:
+                after = groups[w, of, (pending - 1) % _RING] + latency
+                cause = GROUP + of
         elif kind in (rec.BAR_SYNC, rec.BAR_ARRIVE):
-            which = steps[step, rec.ARG] >> 6
-            need = steps[step, rec.ARG] & 63
+            which, need = argument >> 6, argument & 63
             if need == 0:
                 need = warps
             arrived[slot, which] += 1
@@ -303,11 +266,10 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
                     if waiting[v] == which:
                         waiting[v] = -1
                         if v != w:
-                            opened = t + latency
                             if ready[v] >= _NEVER:
                                 ready[v] = ready[v] - _NEVER
-                            if opened > ready[v]:
-                                ready[v] = opened
+                            if t + latency > ready[v]:
+                                ready[v] = t + latency
                                 why[v] = BARRIER
                             next_at[v % 4] = min(next_at[v % 4], max(ready[v], t + 1))
                 if t + latency > after and kind == rec.BAR_SYNC:
@@ -335,9 +297,8 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
                     ahead[v, :] = 0
                     ahead[v, 0] = steps[0, rec.PIPE]
                     board[v, :] = 0
-                    group_count[v] = 0
+                    group_count[v, :] = 0
                     copying[v] = 0
-                    tensor_count[v] = 0
                     waited[v] = 0
                     waiting[v] = -1
                     next_at[v % 4] = min(next_at[v % 4], ready[v])

@@ -31,13 +31,6 @@ class Trace:
     reasons: tuple[str, ...]
     cycles: float
 
-    def by_reason(self) -> dict[str, int]:
-        """Stalled cycles by reason, most first."""
-        totals: dict[str, int] = {}
-        for reason, cycles in zip(self.reasons, self.stalled.tolist(), strict=True):
-            totals[reason] = totals.get(reason, 0) + cycles
-        return dict(sorted(totals.items(), key=lambda item: -item[1]))
-
 
 def drawn(
     model: KernelModel,

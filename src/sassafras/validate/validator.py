@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -139,16 +139,15 @@ class Validator:
         Args:
             via: copies (`schedule.spaces.copies`), proved in turn where it is no schedule of the original.
         """
-        begin = time.perf_counter()
-        if self.unsupported:
-            found = [Violation("unsupported", self.name, self.unsupported)]
-        else:
+
+        def look() -> list[Violation]:
             found = self.violations(candidate)
             for copy in via if found and found[0].kind in _NO_SCHEDULE else ():
                 if self.via(copy).ok and not (again := self.violations(candidate)):
-                    found = again
-                    break
-        return Report(not found, tuple(found), time.perf_counter() - begin)
+                    return again
+            return found
+
+        return self._report(look)
 
     def via(self, copy: bytes) -> Report:
         """Prove a copy of the original under other register names, or with instructions moved over branches,
@@ -157,11 +156,11 @@ class Validator:
         The copy otherwise keeps the original's order; its control codes are its own. Once it is proved,
         `check` accepts schedules of it as well as schedules of the original.
         """
+        return self._report(lambda: copies.prove(self, copy))
+
+    def _report(self, look: Callable[[], list[Violation]]) -> Report:
         begin = time.perf_counter()
-        if self.unsupported:
-            found = [Violation("unsupported", self.name, self.unsupported)]
-        else:
-            found = copies.prove(self, copy)
+        found = [Violation("unsupported", self.name, self.unsupported)] if self.unsupported else look()
         return Report(not found, tuple(found), time.perf_counter() - begin)
 
     # -- rules, most basic first --------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import WorkloadError
-from sassafras.core.errors import reason
+from sassafras.core.errors import os_errors, reason
 
 from . import FORMAT
 
@@ -157,10 +157,8 @@ class Captured:
             WorkloadError: it is missing or damaged.
         """
         path = self.folder / f"{variant.digest}.cubin"
-        try:
+        with os_errors("cannot read a captured cubin", path, WorkloadError):
             data = path.read_bytes()
-        except OSError as error:
-            raise WorkloadError(f"cannot read a captured cubin: {error.strerror}", where=str(path)) from error
         if hashlib.sha256(data).hexdigest() != variant.digest:
             raise WorkloadError("a captured cubin is damaged", where=str(path))
         return data

@@ -124,7 +124,7 @@ class Contestants:
             # no cache preference here: the small kernels want as much L1 as is left
             limit = which.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             call(driver.cuFuncSetAttribute, function.handle, limit, SHARED_LIMIT)
-        if getattr(instance, "all_shared", False):
+        if instance.all_shared:
             carveout = which.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
             call(driver.cuFuncSetAttribute, function.handle, carveout, 100)
         sizes, name = function.sizes, instance.name

@@ -63,24 +63,23 @@ def timed(
     blocks: Sequence[TimedBlock],
     rounds: int,
     *,
-    warm: int = 1,
     before: Callable[[int], None] | None = None,
     seed: int = 0,
 ) -> np.ndarray:
     """Microseconds a launch, float64 array (rounds, blocks), every round visiting every block.
 
-    Rounds are balanced (`balanced`): drifts cancel, and none always follows the same one; `warm` further
-    rounds before them are not counted. `before` is called ahead of each block, with its number among
+    Rounds are balanced (`balanced`): drifts cancel, and none always follows the same one; a further
+    round before them is not counted. `before` is called ahead of each block, with its number among
     `blocks`, and may enqueue untimed work.
     """
     count = len(blocks)
-    order = balanced(count, rounds + warm, seed)
+    order = balanced(count, rounds + 1, seed)
     hook = None if before is None else lambda position: before(order[position])
     times = watch.blocks([b.graph for b in blocks], order, before=hook)
-    table = np.empty((rounds + warm, count))
+    table = np.empty((rounds + 1, count))
     for position, (which, microseconds) in enumerate(zip(order, times, strict=True)):
         table[position // count, which] = microseconds / blocks[which].launches
-    return table[warm:]
+    return table[1:]
 
 
 def apart(stage: Any, enqueues: Sequence[Enqueue]) -> Callable[[int], None]:

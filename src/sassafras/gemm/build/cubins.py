@@ -11,8 +11,8 @@ from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from sassafras.core import CompileError, SassafrasError
-from sassafras.core.errors import reason
+from sassafras.core import CompileError
+from sassafras.core.errors import os_errors
 from sassafras.core.files import write_whole
 
 from ..configs.registry import Instance
@@ -66,14 +66,9 @@ def cubin(instance: Instance, cache: Path | None = None) -> bytes:
     if path.is_file() and (data := path.read_bytes())[:4] == b"\x7fELF":
         return data
     data = _compile(source(instance), instance.name)
-    try:
+    hint = "make room or name another folder; the same command goes on"
+    with os_errors("kernels cannot be kept there", path.parent, hint=hint):
         write_whole(path, data)
-    except OSError as error:
-        raise SassafrasError(
-            f"kernels cannot be kept there: {reason(error)}",
-            where=str(path.parent),
-            hint="make room or name another folder; the same command goes on",
-        ) from error
     return data
 
 
@@ -87,7 +82,7 @@ def _compile(text: str, name: str) -> bytes:
 def with_companions(instances: Iterable[Instance]) -> list[Instance]:
     """The instances, then the second kernels that some of them need, each once."""
     first = list(instances)
-    return list(dict.fromkeys([*first, *(s for i in first for s in getattr(i, "companions", ()))]))
+    return list(dict.fromkeys([*first, *(s for i in first for s in i.companions)]))
 
 
 def build(

@@ -40,7 +40,7 @@ def instances(layouts: Sequence[str] = LAYOUTS) -> tuple[Instance, ...]:
     """The FP16 kernels that a sweep of these layouts needs."""
     if not part(layouts):
         return registry.INSTANCES
-    others = (i for i in registry.OTHER_INSTANCES if getattr(i, "dtype", "fp16") == "fp16")
+    others = (i for i in registry.OTHER_INSTANCES if i.dtype == "fp16")
     return tuple(i for i in others if i.layout in layouts)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from sassafras.core import SassafrasError
 
-from ..problem.launch import Launch, ceil_div
+from ..problem.launch import Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
 
+Choices = tuple[dict[str, Any], ...]
+#: into how many CTAs of a cluster k may be split
+SLICES: Choices = tuple({"cluster_split_k": slices} for slices in range(1, 9))
 #: dynamic shared memory of which a multiprocessor cannot give two CTAs
 SOLO_BYTES = 116 * 1024
 
@@ -54,33 +58,46 @@ def cuts_at(k: int, ranges: int, unit: int) -> tuple[int, ...]:
     return tuple(range(each, k, each))
 
 
+@dataclass(frozen=True, slots=True, order=True)
 class Configuration:
     """Base of every kernel's configuration: an instance (the compiled kernel) and what is chosen at launch.
 
-    A kernel gives `launch_name`, `why_illegal`, `dominated`, `_launch`, `estimate_us`.
+    A kernel gives `why_illegal`, `dominated`, `_scalars`, `estimate_us`.
+
+    Attributes:
+        mode: how launches follow each other.
     """
 
-    __slots__ = ()
     #: the kernel's name
     FAMILY: ClassVar[str]
+    #: choices at launch that names say, by field: what stands before the number. ``v``: a negative one
+    LAUNCH: ClassVar[dict[str, str]]
+    #: what may be chosen at launch, by field
+    CHOICES: ClassVar[Choices] = ({},)
     #: of its entry's name, which `FAMILY` says as well
     ENDING: ClassVar[str] = ""
     #: whether the kernel knows when to let its successor start
     HAS_LATE: ClassVar[bool] = False
+    #: operands whose lines may begin anywhere, not at multiples of 8 elements alone
+    ANY_LINES: ClassVar[str] = ""
 
     instance: Any
-    mode: Mode
+    mode: Mode = field(default=PLAIN, kw_only=True)
 
-    @property
-    def launch_name(self) -> str:
-        """What the name says of the choices at launch."""
-        raise NotImplementedError
+    @classmethod
+    def every(cls, instances: Iterable[Any]) -> Iterator[Self]:
+        """All configurations of instances, in a fixed order, legal or not; bands are of a single matrix."""
+        for i in instances:
+            yield from (cls(i, **c) for c in cls.CHOICES if not (i.epilogue and c.get("band")))
 
     @property
     def stem(self) -> str:
         """The name without the mode: the kernel, its entry's name without the kernel, choices at launch."""
-        name = self.instance.name.removesuffix(self.ENDING)
-        return f"{self.FAMILY}_{name.partition('_')[2]}/{self.launch_name}"
+        name, launch = self.instance.name.removesuffix(self.ENDING), ""
+        for field_, before in self.LAUNCH.items():
+            if value := getattr(self, field_):
+                launch += f"{before if value > 0 else 'v'}{abs(value)}"
+        return f"{self.FAMILY}_{name.partition('_')[2]}/{launch}"
 
     @property
     def name(self) -> str:
@@ -115,12 +132,17 @@ class Configuration:
     @property
     def dtype(self) -> str:
         """``fp16`` or ``bf16``."""
-        return str(getattr(self.instance, "dtype", "fp16"))
+        return str(self.instance.dtype)
 
     @property
     def swap_ab(self) -> bool:
         """A and B change roles: the kernel computes the transpose of C."""
-        return bool(getattr(self.instance, "swap_ab", False))
+        return bool(self.instance.swap_ab)
+
+    @property
+    def any_alignment(self) -> bool:
+        """It takes any addresses and leading dimensions."""
+        return False
 
     @property
     def threads(self) -> int:
@@ -171,7 +193,25 @@ class Configuration:
         return self.mode.applied(self._launch(shape))
 
     def _launch(self, shape: Shape) -> Launch:
+        scalars, maps = self._scalars(shape), self._maps(shape)
+        cluster = (self.cluster, 1, 1)
+        return Launch(self._grid(shape), self.threads, self.shared_bytes, cluster, scalars, maps)
+
+    def _grid(self, shape: Shape) -> tuple[int, int, int]:
+        down, across = self.tiles(shape)
+        return self.cluster, across, down
+
+    def _scalars(self, shape: Shape) -> dict[str, int]:
+        """Values of the kernel's integer parameters, by name."""
         raise NotImplementedError
+
+    def _extents(self, shape: Shape) -> dict[str, int]:
+        """Of them those of kernels that read operands by address."""
+        seen, ldb = self.seen(shape), shape.n if self.layout == "nn" else shape.k
+        return {"m": seen.m, "n": seen.n, "k": shape.k, "lda": shape.k, "ldb": ldb, "ldc": shape.n}
+
+    def _maps(self, shape: Shape) -> dict[str, TensorMap]:
+        return {}
 
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly: good for ranking (`cost`)."""

@@ -81,7 +81,7 @@ def why_illegal(
     RMS-normalised first."""
     if not config.instance.epilogue:
         return f"{config.instance.name} is compiled without an epilogue"
-    if getattr(config.instance, "norm", False) != norm:
+    if config.instance.norm != norm:
         return f"{config.instance.name} is compiled {'without' if norm else 'for'} normalised rows"
     if pair and (not isinstance(config, StreamConfig | PairConfig) or shape.n % UNIT):
         return f"{config.instance.name} does not multiply {shape.n} columns with each other"
@@ -93,12 +93,9 @@ def why_illegal(
     lines = lines or tight
     if lines != tight and max(lines.a, lines.b, lines.c) >= 1 << 22:
         return "lines lie too far apart for 32-bit offsets within a tile"
-    leading = (lines.a, lines.b) if getattr(config, "any_result", False) else (lines.a, lines.b, lines.c)
-    steps = (*leading, batch.a, batch.b, batch.c)
     if isinstance(config, UnalignedConfig | StreamConfig | PairConfig) and batch.count > 1:
         return "one matrix: the kernel has no batches"
-    any_line = isinstance(config, UnalignedConfig) or getattr(config, "any_alignment", False)
-    if not any_line and any(step % 8 for step in steps):
+    if uneven(config, lines, batch.a, batch.b, batch.c):
         return "a line or a matrix of the batch does not begin at a multiple of 8 elements"
     if batch.count < 1 or (batch.count > 1 and batch.c == 0):
         return f"{batch.count} results at the same place"
@@ -109,6 +106,12 @@ def why_illegal(
     elif batch.count * tiles_m > GRID_LIMIT:
         return f"{batch.count} x {tiles_m} rows of tiles, a grid takes {GRID_LIMIT}"
     return None
+
+
+def uneven(config: Config, lines: Lines, *steps: int) -> bool:
+    """Whether lines, or matrices `steps` apart, begin where the configuration cannot read or write them."""
+    leading = (getattr(lines, operand) for operand in "abc" if operand not in config.ANY_LINES)
+    return not config.any_alignment and any(step % 8 for step in (*leading, *steps))
 
 
 def launch(
@@ -133,8 +136,7 @@ def launch(
     Raises:
         SassafrasError: `why_illegal`, or an unknown activation.
     """
-    norm = bool(getattr(config.instance, "norm", False))
-    if why := why_illegal(config, shape, batch, lines, activation == SWIGLU, norm):
+    if why := why_illegal(config, shape, batch, lines, activation == SWIGLU, config.instance.norm):
         raise SassafrasError(why, where=f"{config.name} for {shape}")
     if activation not in NUMBERS:
         known = ", ".join(str(name) for name in ACTIVATIONS)
@@ -230,7 +232,7 @@ def configurations(
         if not isinstance(config, EarlySplitKConfig)
         and config.layout == layout
         and config.dtype == dtype
-        and (aligned or getattr(config, "any_alignment", False))
+        and (aligned or config.any_alignment)
         and why_illegal(config, shape, batch, lines, pair, norm) is None
     ]
     return [config for config in legal if config.dominated(shape) is None] or legal

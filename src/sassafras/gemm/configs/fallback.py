@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
+from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, ceil_div
 from ..problem.shape import Shape
 from . import cost
-from .base import PLAIN, Configuration, Mode, cuts_at
+from .base import Choices, Configuration, cuts_at
 from .source import KernelInstance, Parameters, all_of
 
 #: k elements of one tile in shared memory
@@ -68,11 +66,6 @@ class FallbackInstance(KernelInstance):
         return 32 * self.warps_m * self.warps_n
 
     @property
-    def registers(self) -> int:
-        """Registers a lane, roughly: accumulators, two fragments, addresses."""
-        return min(255, self.tile_m * self.tile_n // self.threads + 56)
-
-    @property
     def arguments(self) -> tuple[Any, ...]:
         """The template's."""
         tile = self.tile_m, self.tile_n, self.warps_m, self.warps_n, self.stages
@@ -102,19 +95,15 @@ class FallbackConfig(Configuration):
     """An instance and the cluster that splits k, 1 to 8 CTAs."""
 
     FAMILY: ClassVar[str] = "fallback"
+    LAUNCH: ClassVar[dict[str, str]] = {"cluster_split_k": "c"}
+    CHOICES: ClassVar[Choices] = tuple({"cluster_split_k": slices} for slices in (1, 2, 4, 8))
 
     instance: FallbackInstance
     cluster_split_k: int = 1
-    mode: Mode = field(default=PLAIN, kw_only=True)
-
-    @property
-    def launch_name(self) -> str:
-        """For example ``c2``: the cluster."""
-        return f"c{self.cluster_split_k}"
 
     @property
     def any_alignment(self) -> bool:
-        """It takes any addresses and leading dimensions."""
+        """Its copies are of one element."""
         return self.instance.alignment == 1
 
     def cuts(self, shape: Shape) -> tuple[int, ...] | None:
@@ -162,24 +151,9 @@ class FallbackConfig(Configuration):
             return f"{columns} columns a CTA for {shape.n}"
         return None
 
-    def _launch(self, shape: Shape) -> Launch:
-        tiles_m, tiles_n = self.tiles(shape)
-        scalars = {
-            "m": shape.m,
-            "n": shape.n,
-            "k": shape.k,
-            "lda": shape.k,
-            "ldb": shape.n if self.layout == "nn" else shape.k,
-            "ldc": shape.n,
-            "tiles_per_slice": ceil_div(ceil_div(shape.k, TILE_K), self.cluster_split_k),
-        }
-        return Launch(
-            (self.cluster_split_k, tiles_n, tiles_m),
-            self.threads,
-            self.shared_bytes,
-            (self.cluster_split_k, 1, 1),
-            scalars,
-        )
+    def _scalars(self, shape: Shape) -> dict[str, int]:
+        each = ceil_div(ceil_div(shape.k, TILE_K), self.cluster_split_k)
+        return {**self._extents(shape), "tiles_per_slice": each}
 
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly; a factor is fitted."""
@@ -200,9 +174,3 @@ class FallbackConfig(Configuration):
 
 #: what was measured over what the estimate's first principles say
 _SLOWER = 1.6
-
-
-def configurations(instances: tuple[FallbackInstance, ...] = INSTANCES) -> Iterator[FallbackConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for instance, cluster in itertools.product(instances, (1, 2, 4, 8)):
-        yield FallbackConfig(instance, cluster)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from sassafras.core import SassafrasError
 
@@ -40,23 +40,14 @@ MODES = {
     str(mode): mode
     for mode in (PLAIN, *(Mode(True, late, one) for late in (False, True) for one in (False, True)))
 }
-_BANDS = r"c(?P<cluster_split_k>\d)(?:g(?P<band>[1-9]\d?))?"
-_GROUP = r"(?:g(?=\d)|(?=v))(?P<group>v?[1-9]\d*)"
-#: kernel -> its choices at launch, by attribute; ``v`` begins a negative one. Earlier names have ``/k1``
-#: behind those of the persistent kernel, and ``c1`` before those of two passes
-_LAUNCHES = {
-    "small": r"w(?P<warps_m>\d+)x(?P<warps_n>\d+)x(?P<warps_k>\d+)/c(?P<cluster_split_k>\d+)",
-    "fallback": r"c(?P<cluster_split_k>\d+)",
-    "split_k": _BANDS,
-    "split_k_early": r"c(?P<cluster_split_k>\d)",
-    "unaligned": _BANDS,
-    "split_k_folded": r"f(?P<split_k>\d)(?:g(?P<band>[1-9]\d?))?",
-    "split_k_two_pass": r"(?:c1)?p(?P<split_k>\d+)",
-    "stream": r"c1",
-    "persistent": rf"{_GROUP}(?:/k1)?",
-    "persistent_pair": _GROUP,
-    "persistent_folded": rf"f(?P<split_k>\d){_GROUP}",
+#: field of `Configuration.LAUNCH` -> what finds it in a name; others are numbers
+_FIELDS = {
+    "cluster": "c1",
+    "band": r"(?:g(?P<band>[1-9]\d?))?",
+    "group": r"(?:g(?=\d)|(?=v))(?P<group>v?[1-9]\d*)",
 }
+#: kernel -> what earlier names have before and behind the choices at launch
+_EARLIER = {"persistent": ("", "(?:/k1)?"), "split_k_two_pass": ("(?:c1)?", "")}
 
 
 @lru_cache(maxsize=1 << 16)
@@ -113,10 +104,18 @@ def _found(head: str, launch: str, name: str) -> Config:
             hint="sassafras gemm configs MxNxK lists them",
         )
     kernel, instance = _heads()[head]
-    if (found := re.fullmatch(_LAUNCHES[kernel], launch)) is None:
+    if (found := re.fullmatch(_choices(kernel), launch)) is None:
         raise SassafrasError(f"a {kernel} configuration has no such choices at launch", where=name)
     chosen = {key: int(value.replace("v", "-")) for key, value in found.groupdict().items() if value}
     return registry.KERNELS[kernel].configuration(instance, **chosen)  # type: ignore[no-any-return]
+
+
+@cache
+def _choices(kernel: str) -> str:
+    """What finds a kernel's choices at launch, by field."""
+    said = registry.KERNELS[kernel].configuration.LAUNCH.items()
+    found = "".join(_FIELDS.get(field, rf"{before}(?P<{field}>[1-9]\d*)") for field, before in said)
+    return found.join(_EARLIER.get(kernel, ("", "")))
 
 
 @lru_cache(maxsize=1)

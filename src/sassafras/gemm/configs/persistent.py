@@ -5,14 +5,14 @@ Warp-specialised, on TMA + WGMMA, for medium and large problems.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
-from ..problem.launch import AT_ONCE, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
+from ..problem.launch import AT_ONCE, MULTIPROCESSORS, SHARED_LIMIT, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, tma_wgmma
-from .base import PLAIN, Configuration, Mode
+from .base import Choices, Configuration
 from .source import KernelInstance, Parameters, all_of
 from .tma_wgmma import TILE_K
 
@@ -62,6 +62,12 @@ class PersistentInstance(KernelInstance):
     dtype: str = "fp16"
     epilogue: bool = False
     stagger: int = 0
+
+    @classmethod
+    def deepest(cls, *tile: Any, most: int = 8, **more: Any) -> Self:
+        """The instance with as many stages as shared memory holds, `most` at most; `tile`: fields before."""
+        made = (cls(*(*tile, stages), **more) for stages in range(most, 1, -1))
+        return next(one for one in made if one.shared_bytes <= SHARED_LIMIT or one.stages == 2)
 
     @property
     def name(self) -> str:
@@ -171,16 +177,6 @@ class PersistentInstance(KernelInstance):
         return *tile, self.cluster_m, self.cluster_n, *flags, *more
 
 
-def deepest(
-    layout: str, rows: int, columns: int, math_warpgroups: int, ping_pong: bool, *, most: int = 8, **more: Any
-) -> PersistentInstance:
-    """The instance with as many stages as shared memory holds, `most` at most."""
-    found = PersistentInstance(layout, rows, columns, math_warpgroups, ping_pong, most, **more)
-    while found.shared_bytes > SHARED_LIMIT and found.stages > 2:
-        found = replace(found, stages=found.stages - 1)
-    return found
-
-
 def band_dividers(tiles_m: int, tiles_n: int, group: int) -> dict[str, int]:
     """What the kernel's `Work::place` divides by, as `tma_wgmma.divider` makes it."""
     wide = abs(group)
@@ -202,20 +198,15 @@ class PersistentConfig(Configuration):
         instance: the compiled kernel.
         group: rows of a band of tiles visited together, down its columns (in cluster tiles); negative:
             columns of a band, visited along its rows.
-        mode: how launches follow each other.
     """
 
     FAMILY: ClassVar[str] = "persistent"
+    LAUNCH: ClassVar[dict[str, str]] = {"group": "g"}
+    CHOICES: ClassVar[Choices] = tuple({"group": group} for group in (1, 2, 4, 8, 16, -2, -4, -8))
     HAS_LATE: ClassVar[bool] = True
 
     instance: PersistentInstance
     group: int = 8
-    mode: Mode = field(default=PLAIN, kw_only=True)
-
-    @property
-    def launch_name(self) -> str:
-        """``g8``: bands of 8 rows of tiles, ``v8``: of 8 columns."""
-        return f"{'g' if self.group > 0 else 'v'}{abs(self.group)}"
 
     @property
     def ranges(self) -> int:
@@ -291,10 +282,13 @@ class PersistentConfig(Configuration):
         c = TensorMap("c", i.dtype, (shape.n, shape.m), (2 * shape.n,), (width, height), 2 * width)
         return tma_wgmma.operand_maps(i, self.seen(shape), shape.k, self._boxes(shape)) | {"map_c": c}
 
-    def _launch(self, shape: Shape) -> Launch:
+    def _grid(self, shape: Shape) -> tuple[int, int, int]:
+        return min(math.prod(self.tiles(shape)), self.clusters()) * self.cluster, 1, 1
+
+    def _scalars(self, shape: Shape) -> dict[str, int]:
         tiles_m, tiles_n = self.tiles(shape)
         i, seen, (rows_a, rows_b) = self.instance, self.seen(shape), self._boxes(shape)
-        scalars = {
+        return {
             "tiles_m": tiles_m,
             "tiles_n": tiles_n,
             "k_tiles": tma_wgmma.k_tiles(shape),
@@ -306,9 +300,6 @@ class PersistentConfig(Configuration):
             "late": 0,
             "store_policy": tma_wgmma.STORE_POLICY,
         }
-        grid = min(tiles_m * tiles_n, self.clusters()) * self.cluster
-        cluster = (self.cluster, 1, 1)
-        return Launch((grid, 1, 1), self.threads, self.shared_bytes, cluster, scalars, self._maps(shape))
 
     def _fetched_cycles(self, shape: Shape) -> float:
         """Cycles in which the memory brings a k tile of all rows and columns that are at work at once."""
@@ -367,13 +358,6 @@ _LAUNCH, _COPY, _STORE, _MEMORY = 2200, 1000, 24, 17
 _ORDER = 0.04
 
 
-def configurations(instances: Iterable[PersistentInstance]) -> Iterator[PersistentConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for instance in instances:
-        for group in (1, 2, 4, 8, 16, -2, -4, -8):
-            yield PersistentConfig(instance, group)
-
-
 _Tiles = tuple[tuple[int, int, int, bool, dict[str, Any]], ...]
 _SWAPPED: dict[str, Any] = {"swap_ab": True}
 #: rows, columns, multiplying warpgroups, ping-pong, options: what wins somewhere. With a stagger the first
@@ -418,9 +402,9 @@ _FUSED: _Tiles = (
 
 def _instances(tiles: _Tiles, *layouts: str, **more: Any) -> tuple[PersistentInstance, ...]:
     return tuple(
-        deepest(layout, rows, columns, math_warpgroups, ping_pong, **options, **more)
+        PersistentInstance.deepest(layout, *tile, **options, **more)
         for layout in layouts
-        for rows, columns, math_warpgroups, ping_pong, options in tiles
+        for *tile, options in tiles
     )
 
 

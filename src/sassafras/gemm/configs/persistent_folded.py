@@ -8,15 +8,14 @@ for more tiles than multiprocessors, where a row's sums must not depend on the n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..problem.launch import Launch, ceil_div
+from ..problem.launch import ceil_div
 from ..problem.shape import Shape
-from . import persistent, tma_wgmma
-from .base import cuts_at
-from .persistent import PARAMETERS, PersistentConfig, PersistentInstance, deepest
+from . import tma_wgmma
+from .base import Choices, cuts_at
+from .persistent import PARAMETERS, PersistentConfig, PersistentInstance
 from .source import Parameters
 from .split_k_folded import RANGES
 from .tma_wgmma import TILE_K
@@ -58,14 +57,13 @@ class FoldedPersistentConfig(PersistentConfig):
     """An instance that folds, and the ranges of k."""
 
     FAMILY: ClassVar[str] = "persistent_folded"
+    LAUNCH: ClassVar[dict[str, str]] = {"split_k": "f", "group": "g"}
+    CHOICES: ClassVar[Choices] = tuple(
+        {**group, "split_k": ranges} for group in PersistentConfig.CHOICES for ranges in RANGES
+    )
     ENDING: ClassVar[str] = "f"
 
     split_k: int = field(default=RANGES[0], kw_only=True)
-
-    @property
-    def launch_name(self) -> str:
-        """For example ``f4g8`` (four ranges of k, bands of eight rows of tiles)."""
-        return f"f{self.split_k}{self.unsplit.launch_name}"
 
     @property
     def ranges(self) -> int:
@@ -87,10 +85,9 @@ class FoldedPersistentConfig(PersistentConfig):
         """Why it is worse than another one: where the order of sums is open, it always is."""
         return "the same tile without a split adds up nothing"
 
-    def _launch(self, shape: Shape) -> Launch:
-        plain = PersistentConfig._launch(self, shape)
+    def _scalars(self, shape: Shape) -> dict[str, int]:
         each = ceil_div(tma_wgmma.k_tiles(shape), self.split_k)
-        return replace(plain, scalars={**plain.scalars, "range": each})
+        return {**PersistentConfig._scalars(self, shape), "range": each}
 
     def _gap(self) -> float:
         return _RANGE * self.split_k
@@ -104,10 +101,9 @@ class FoldedPersistentConfig(PersistentConfig):
         return PersistentConfig(plain, self.group, mode=self.mode)
 
 
-_Tiles = tuple[tuple[int, dict[str, int]], ...]
 #: columns of tiles of 128 rows, options: 1024 rows of 2560 columns are 128 tiles of 160. The stagger counts
 #: what is issued, of which two k tiles are under way: the rest covers the additions at a range's end
-_TILES: dict[str, _Tiles] = {
+_TILES: dict[str, tuple[tuple[int, dict[str, Any]], ...]] = {
     "tn": (
         (128, {"stagger": 4}),
         (128, {"stagger": 4, "cluster_m": 2}),
@@ -116,33 +112,19 @@ _TILES: dict[str, _Tiles] = {
     ),
     "nn": ((128, {"stagger": 4, "cluster_m": 2}), (192, {"stagger": 3, "cluster_n": 2})),
 }
-_FUSED: _Tiles = ((128, {"stagger": 4, "cluster_m": 2}),)
-
-
-def _instances(tiles: _Tiles, layout: str, **more: Any) -> Iterator[FoldedPersistentInstance]:
-    for columns, options in tiles:
-        of = deepest(layout, 128, columns, 2, False, **options, **more)
-        yield FoldedPersistentInstance(**{f.name: getattr(of, f.name) for f in fields(of)})
-
 
 #: of both types: no sweep of the benchmark's task times them, they serve calls that ask for them
 OTHER_INSTANCES = tuple(
-    instance
+    FoldedPersistentInstance.deepest(layout, 128, columns, 2, False, dtype=dtype, **options)
     for dtype in ("fp16", "bf16")
     for layout, tiles in _TILES.items()
-    for instance in _instances(tiles, layout, dtype=dtype)
+    for columns, options in tiles
 )
 #: those with an epilogue (`epilogue`)
 EPILOGUE_INSTANCES = tuple(
-    instance
+    FoldedPersistentInstance.deepest(
+        layout, 128, 128, 2, False, stagger=4, cluster_m=2, dtype=dtype, epilogue=True
+    )
     for dtype in ("fp16", "bf16")
     for layout in _TILES
-    for instance in _instances(_FUSED, layout, dtype=dtype, epilogue=True)
 )
-
-
-def configurations(instances: Iterable[FoldedPersistentInstance]) -> Iterator[FoldedPersistentConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for plain in persistent.configurations(instances):
-        for ranges in RANGES:
-            yield FoldedPersistentConfig(plain.instance, plain.group, split_k=ranges)

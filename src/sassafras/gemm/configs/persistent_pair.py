@@ -6,14 +6,13 @@ sums of an element of C: no product of both weights is stored, and no second ker
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ..problem.launch import Launch, TensorMap
+from ..problem.launch import TensorMap
 from ..problem.shape import Shape
 from . import persistent, tma_wgmma
-from .persistent import PARAMETERS, PersistentConfig, PersistentInstance, deepest
+from .persistent import PARAMETERS, PersistentConfig, PersistentInstance
 from .source import Parameters
 
 #: columns of both weights: rows of C have whole 16 bytes
@@ -78,11 +77,10 @@ class PairConfig(PersistentConfig):
         c = replace(maps["map_c"], dims=(width, shape.m), strides=(2 * width,))
         return maps | {"map_c": c, "map_up": maps["map_b"]}
 
-    def _launch(self, shape: Shape) -> Launch:
-        plain, i = PersistentConfig._launch(self, shape), self.instance
-        rows_a, rows_b = self._boxes(shape)
+    def _scalars(self, shape: Shape) -> dict[str, int]:
+        i, (rows_a, rows_b) = self.instance, self._boxes(shape)
         arriving = tma_wgmma.stage_bytes(rows_a * i.cluster_n, 2 * rows_b * i.cluster_m)
-        return replace(plain, scalars={**plain.scalars, "stage_bytes": arriving})
+        return {**PersistentConfig._scalars(self, shape), "stage_bytes": arriving}
 
     def estimate_us(self, shape: Shape) -> float:
         """Modelled time in microseconds."""
@@ -107,17 +105,8 @@ _TILES: persistent._Tiles = (
 )
 
 
-def _instances(dtype: str) -> Iterator[PairInstance]:
-    for rows, columns, math_warpgroups, ping_pong, options in _TILES:
-        tile = rows, columns, math_warpgroups, ping_pong
-        of = deepest("tn", *tile, **options, epilogue=True, dtype=dtype)
-        yield PairInstance(**{f.name: getattr(of, f.name) for f in fields(of)})
-
-
-EPILOGUE_INSTANCES = tuple(instance for dtype in ("fp16", "bf16") for instance in _instances(dtype))
-
-
-def configurations(instances: Iterable[PairInstance]) -> Iterator[PairConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for plain in persistent.configurations(instances):
-        yield PairConfig(plain.instance, plain.group)
+EPILOGUE_INSTANCES = tuple(
+    PairInstance.deepest("tn", *tile, **options, epilogue=True, dtype=dtype)
+    for dtype in ("fp16", "bf16")
+    for *tile, options in _TILES
+)

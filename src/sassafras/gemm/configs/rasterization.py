@@ -23,11 +23,6 @@ THREES = (3, 5, 6)
 FEWEST = 48
 
 
-def ending(band: int) -> str:
-    """The end of a configuration's stem: ``g4`` for bands of four, nothing for 0."""
-    return f"g{band}" if band else ""
-
-
 def dominated(band: int, down: int, across: int, shared_bytes: int) -> str | None:
     """Why bands are surely no better than row after row, or than other bands; None when they may be.
 

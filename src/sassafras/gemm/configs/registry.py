@@ -62,7 +62,6 @@ class Kernel:
 
     Attributes:
         configuration, instance: the classes.
-        every: configurations of instances, in a fixed order, legal or not.
         task: instances for the benchmark's task: FP16, B as k x n (nn) or n x k (tn), A row-major.
         other: for other callers: BF16, and A as k x m (nt, tt).
         epilogue: for calls that ask for an epilogue or batches (`epilogue`).
@@ -70,7 +69,6 @@ class Kernel:
 
     configuration: Any
     instance: Any
-    every: Any
     task: tuple[Any, ...]
     other: tuple[Any, ...] = ()
     epilogue: tuple[Any, ...] = ()
@@ -89,7 +87,7 @@ def _of(module: Any, configuration: Any, instance: Any, *more: Any) -> Kernel:
         return tuple(dict.fromkeys(i for instances in lists for i in instances))
 
     parts = map(found, ("", "OTHER_", "EPILOGUE_"))
-    return Kernel(configuration, instance, module.configurations, *parts)
+    return Kernel(configuration, instance, *parts)
 
 
 #: kernels by their names (`Configuration.FAMILY`)
@@ -119,19 +117,19 @@ EPILOGUE_INSTANCES: tuple[Instance, ...] = tuple(i for kernel in KERNELS.values(
 def configurations() -> Iterator[Config]:
     """Every configuration for the benchmark's task, in a fixed order, legal or not."""
     for kernel in KERNELS.values():
-        yield from kernel.every(kernel.task)
+        yield from kernel.configuration.every(kernel.task)
 
 
 def other_configurations() -> Iterator[Config]:
     """The same for `OTHER_INSTANCES`."""
     for kernel in KERNELS.values():
-        yield from kernel.every(kernel.other)
+        yield from kernel.configuration.every(kernel.other)
 
 
 def epilogue_configurations() -> Iterator[Config]:
     """The same for `EPILOGUE_INSTANCES`."""
     for kernel in KERNELS.values():
-        yield from kernel.every(kernel.epilogue)
+        yield from kernel.configuration.every(kernel.epilogue)
 
 
 def with_dtype(config: Config, wanted: str, *, epilogue: bool = False) -> Config | None:
@@ -182,7 +180,7 @@ def legal(
 def parse_instance(name: str) -> Instance:
     """The instance of an entry name, or a second kernel. Raises SassafrasError: there is none."""
     for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES):
-        for one in (instance, *getattr(instance, "companions", ())):
+        for one in (instance, *instance.companions):
             if one.name == name:
                 return one
     raise SassafrasError("no instance has this name", where=name)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
+from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, ceil_div
 from ..problem.shape import Shape
 from . import cost
-from .base import PLAIN, Configuration, Mode
+from .base import Choices, Configuration
 from .source import KernelInstance, Parameters, all_of
 
 #: k elements of one step
@@ -125,18 +123,24 @@ class SmallConfig(Configuration):
     """
 
     FAMILY: ClassVar[str] = "small"
+    LAUNCH: ClassVar[dict[str, str]] = {
+        "warps_m": "w",
+        "warps_n": "x",
+        "warps_k": "x",
+        "cluster_split_k": "/c",
+    }
+    CHOICES: ClassVar[Choices] = tuple(
+        {"warps_m": m, "warps_n": n, "warps_k": k, "cluster_split_k": cluster}
+        for m, n in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (2, 4))
+        for k in (1, 2, 4, 8, 16, 32)
+        for cluster in (1, 2, 4, 8)
+    )
 
     instance: SmallInstance
     warps_m: int = 1
     warps_n: int = 1
     warps_k: int = 1
     cluster_split_k: int = 1
-    mode: Mode = field(default=PLAIN, kw_only=True)
-
-    @property
-    def launch_name(self) -> str:
-        """For example ``w1x1x8/c2``: warps along m, n, k, and the cluster."""
-        return f"w{self.warps_m}x{self.warps_n}x{self.warps_k}/c{self.cluster_split_k}"
 
     @property
     def threads(self) -> int:
@@ -189,7 +193,7 @@ class SmallConfig(Configuration):
             whole = STEP * self.instance.k_steps * self.ranges
             if shape.m % rows or shape.n % columns or shape.k % whole:
                 return f"not divisible: m, n, k have to be multiples of {rows}, {columns}, {whole}"
-        if self._largest_offset(shape) >= 1 << 31:
+        if max(self.tile) * max(shape.k, shape.n) >= 1 << 31:
             return "offsets within a tile pass 2^31 elements"
         return None
 
@@ -205,32 +209,13 @@ class SmallConfig(Configuration):
             return f"loads {self.instance.k_steps} k steps at once, a slice has {per_slice}"
         return None
 
-    def _launch(self, shape: Shape) -> Launch:
-        seen = self.seen(shape)
-        tiles_m, tiles_n = self.tiles(shape)
-        steps = ceil_div(shape.k, STEP)
-        scalars = {
-            "m": seen.m,
-            "n": seen.n,
-            "k": seen.k,
-            "lda": shape.k,
-            "ldb": shape.n if self.layout == "nn" else shape.k,
-            "ldc": shape.n,
+    def _scalars(self, shape: Shape) -> dict[str, int]:
+        return {
+            **self._extents(shape),
             "log2_warps_m": self.warps_m.bit_length() - 1,
             "log2_warps_n": self.warps_n.bit_length() - 1,
-            "steps_per_slice": ceil_div(steps, self.ranges),
+            "steps_per_slice": ceil_div(ceil_div(shape.k, STEP), self.ranges),
         }
-        return Launch(
-            (self.cluster_split_k, tiles_n, tiles_m),
-            self.threads,
-            self.shared_bytes,
-            (self.cluster_split_k, 1, 1),
-            scalars,
-        )
-
-    def _largest_offset(self, shape: Shape) -> int:
-        rows, columns = self.tile
-        return max(rows, columns) * max(shape.k, shape.n)
 
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly; a factor is fitted."""
@@ -265,12 +250,3 @@ class SmallConfig(Configuration):
 
 #: what was measured over what the estimate's first principles say
 _SLOWER = 1.4
-
-
-def configurations(instances: tuple[SmallInstance, ...] = INSTANCES) -> Iterator[SmallConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    warps = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (2, 4))
-    for instance, (m, n), k, cluster in itertools.product(
-        instances, warps, (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
-    ):
-        yield SmallConfig(instance, m, n, k, cluster)

@@ -47,6 +47,17 @@ class KernelInstance:
     PARAMETERS: ClassVar[Parameters]
     #: whether pointers but C's are declared as read alone: kernels that read operands by address
     READ_ONLY: ClassVar[bool] = False
+    #: whether a multiprocessor's memory is divided for it as for the launches around it, so that CTAs of both
+    #: fit on it
+    all_shared: ClassVar[bool] = False
+    #: second kernels that its sums may need
+    companions: Any = ()
+
+    # of instances without these fields
+    dtype: str = "fp16"
+    swap_ab: bool = False
+    epilogue: bool = False
+    norm: bool = False
 
     if TYPE_CHECKING:
         name: Any
@@ -56,18 +67,16 @@ class KernelInstance:
     @property
     def _kind(self) -> str:
         """What names say of the layout and the type."""
-        swapped = getattr(self, "swap_ab", False)
-        return getattr(self, "layout", "") + "_swapped" * swapped + "_bf16" * self._bf16
+        return getattr(self, "layout", "") + "_swapped" * self.swap_ab + "_bf16" * self._bf16
 
     @property
     def _bf16(self) -> bool:
-        return getattr(self, "dtype", "fp16") == "bf16"
+        return self.dtype == "bf16"
 
     @property
     def _last_arguments(self) -> tuple[bool, ...]:
         """EPILOGUE and BF16 of templates where both come last and are false by default."""
-        epilogue = bool(getattr(self, "epilogue", False))
-        return (epilogue, True) if self._bf16 else (True,) * epilogue
+        return (self.epilogue, True) if self._bf16 else (True,) * self.epilogue
 
     @property
     def bounds(self) -> str:
@@ -79,7 +88,7 @@ class KernelInstance:
         """Names and types of the kernel's parameters."""
         of_type = {"*fp16": "*bf16"} if self._bf16 else {}
         own = tuple((name, of_type.get(kind, kind)) for name, kind in self.PARAMETERS)
-        return own + EPILOGUE_PARAMETERS * bool(getattr(self, "epilogue", False))
+        return own + EPILOGUE_PARAMETERS * self.epilogue
 
     @property
     def template(self) -> str:
@@ -98,7 +107,7 @@ class KernelInstance:
         """CUDA C++ of the entry."""
         declared = ", ".join(self._declared(*parameter) for parameter in self.parameters)
         passed = ", ".join(f"&{p}" if kind == "tensormap" else p for p, kind in self.parameters)
-        run = "run_batched" if getattr(self, "epilogue", False) else "run"
+        run = "run_batched" if self.epilogue else "run"
         return (
             f'#include "{self.HEADER}"\n'
             f'extern "C" __global__ void __launch_bounds__({self.bounds}) {self.name}({declared}) {{\n'

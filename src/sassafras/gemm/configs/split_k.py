@@ -5,14 +5,13 @@ One tile a CTA on TMA + WGMMA; k may be split over a cluster. For problems of fe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
+from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
-from .base import PLAIN, Configuration, Mode, cuts_at
+from .base import SLICES, Choices, Configuration, cuts_at
 from .source import EPILOGUE_PARAMETERS, KernelInstance, Parameters, all_of
 from .tma_wgmma import TILE_K
 
@@ -78,11 +77,6 @@ class SplitKInstance(KernelInstance):
     def threads(self) -> int:
         """Threads a CTA."""
         return 128 * self.math_warpgroups + 32
-
-    @property
-    def registers(self) -> int:
-        """Registers a thread, roughly: accumulators, addresses."""
-        return self.tile_n // 2 + 40
 
     @property
     def ring(self) -> int:
@@ -155,21 +149,16 @@ class SplitKConfig(Configuration):
         cluster_split_k: CTAs of a cluster that split k, 1 to 8.
         band: of CTAs that multiply all of k alone: rows of tiles that are visited together (`rasterization`);
             0: row after row.
-        mode: how launches follow each other.
     """
 
     FAMILY: ClassVar[str] = "split_k"
+    LAUNCH: ClassVar[dict[str, str]] = {"cluster_split_k": "c", "band": "g"}
+    CHOICES: ClassVar[Choices] = (*SLICES, *({"band": band} for band in rasterization.BANDS))
     HAS_LATE: ClassVar[bool] = True
 
     instance: SplitKInstance
     cluster_split_k: int = 1
     band: int = 0
-    mode: Mode = field(default=PLAIN, kw_only=True)
-
-    @property
-    def launch_name(self) -> str:
-        """For example ``c2`` (k split over two CTAs), ``c1g4`` (bands of four rows of tiles)."""
-        return f"c{self.cluster_split_k}{rasterization.ending(self.band)}"
 
     @property
     def shared_bytes(self) -> int:
@@ -242,10 +231,10 @@ class SplitKConfig(Configuration):
             return self.band, across, ceil_div(down, self.band)
         return self.cluster_split_k, across, down
 
-    def _launch(self, shape: Shape) -> Launch:
+    def _scalars(self, shape: Shape) -> dict[str, int]:
         seen, k_tiles = self.seen(shape), self.instance.k_tiles(shape)
         rows, columns = self.tile
-        scalars = {
+        return {
             "m": seen.m,
             "n": seen.n,
             "ldc": shape.n,
@@ -257,9 +246,6 @@ class SplitKConfig(Configuration):
             "stage_bytes": self.instance.k_blocks * tma_wgmma.stage_bytes(*self._boxes(shape)),
             "band": self.band,
         }
-        cluster = (self.cluster_split_k, 1, 1)
-        maps = self._maps(shape)
-        return Launch(self._grid(shape), self.threads, self.shared_bytes, cluster, scalars, maps)
 
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly; constants fitted to the first sweep, and to the SASS."""
@@ -294,13 +280,6 @@ _BESIDE = 0.05
 def _fill(tiles: int) -> bool:
     """Whether their last wave leaves at most a tenth of the multiprocessors without a tile."""
     return -tiles % MULTIPROCESSORS <= MULTIPROCESSORS // 10
-
-
-def configurations(instances: Iterable[SplitKInstance]) -> Iterator[SplitKConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for instance in instances:
-        yield from (SplitKConfig(instance, slices) for slices in range(1, 9))
-        yield from (SplitKConfig(instance, band=band) for band in rasterization.BANDS)
 
 
 _Tiles = tuple[tuple[int, int, int, dict[str, Any]], ...]

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ..problem.launch import Launch
 from ..problem.shape import Shape
 from . import few_rows
-from .base import Mode
+from .base import SLICES, Choices, Mode
 from .source import EPILOGUE_PARAMETERS, Parameters, all_of
 from .split_k import SplitKConfig, SplitKInstance
 from .stream import LEAST_CONSTANT
@@ -20,7 +18,6 @@ from .stream import LEAST_CONSTANT
 class EarlyInstance(SplitKInstance):
     """A `SplitKInstance` with an epilogue and one parameter more, ``early``."""
 
-    #: a multiprocessor's memory is divided as for the launches around it, so that CTAs of both fit on it
     all_shared: ClassVar[bool] = True
 
     @property
@@ -51,10 +48,11 @@ class EarlySplitKConfig(SplitKConfig):
     """As a `SplitKConfig`."""
 
     FAMILY: ClassVar[str] = "split_k_early"
+    LAUNCH: ClassVar[dict[str, str]] = {"cluster_split_k": "c"}
+    CHOICES: ClassVar[Choices] = SLICES
 
-    def _launch(self, shape: Shape) -> Launch:
-        launch = super(EarlySplitKConfig, self)._launch(shape)
-        return replace(launch, scalars={**launch.scalars, "early": 0})
+    def _scalars(self, shape: Shape) -> dict[str, int]:
+        return {**SplitKConfig._scalars(self, shape), "early": 0}
 
 
 #: transposed tiles: rows of A -> stages of 128 k
@@ -67,12 +65,6 @@ EPILOGUE_INSTANCES: tuple[EarlyInstance, ...] = tuple(
 )
 
 
-def configurations(instances: Iterable[EarlyInstance] = EPILOGUE_INSTANCES) -> Iterator[EarlySplitKConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for instance in instances:
-        yield from (EarlySplitKConfig(instance, slices) for slices in range(1, 9))
-
-
 def best(shape: Shape, dtype: str) -> list[EarlySplitKConfig]:
     """Those for a layer of at most 64 rows, the best first; none for more rows, or a small B."""
     if shape.m > few_rows.MOST or shape.n * shape.k < LEAST_CONSTANT:
@@ -80,6 +72,6 @@ def best(shape: Shape, dtype: str) -> list[EarlySplitKConfig]:
     width = next((rows for rows in _TRANSPOSED if shape.m <= rows), None)
     of_type = [i for i in EPILOGUE_INSTANCES if i.dtype == dtype]
     tiles = [i for i in of_type if (i.tile_n == width if i.swap_ab else width is None)]
-    every = (replace(c, mode=Mode(pdl=True)) for c in configurations(tiles))
+    every = (replace(c, mode=Mode(pdl=True)) for c in EarlySplitKConfig.every(tiles))
     able = [config for config in every if config.why_illegal(shape) is None]
     return sorted(able, key=lambda config: (few_rows.cost_us(config, shape), config.rank))

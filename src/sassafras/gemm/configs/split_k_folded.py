@@ -7,12 +7,12 @@ must not depend on the number of rows (`select.invariant`), it serves many rows 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..problem.shape import Shape
 from . import rasterization
+from .base import Choices
 from .split_k import SplitKConfig, SplitKInstance
 
 #: ranges that are proposed: `select.invariant`'s, and 7 where 8 would leave one empty
@@ -51,14 +51,13 @@ class FoldedSplitKConfig(SplitKConfig):
     """An instance that folds, and the ranges of k."""
 
     FAMILY: ClassVar[str] = "split_k_folded"
+    LAUNCH: ClassVar[dict[str, str]] = {"split_k": "f", "band": "g"}
+    CHOICES: ClassVar[Choices] = tuple(
+        {"split_k": ranges, "band": band} for ranges in RANGES for band in (0, *rasterization.BANDS)
+    )
     ENDING: ClassVar[str] = "f"
 
     split_k: int = field(default=RANGES[0], kw_only=True)
-
-    @property
-    def launch_name(self) -> str:
-        """For example ``f4`` (four ranges of k), ``f4g2`` (bands of two rows of tiles)."""
-        return f"f{self.split_k}{rasterization.ending(self.band)}"
 
     @property
     def ranges(self) -> int:
@@ -104,13 +103,3 @@ EPILOGUE_INSTANCES = tuple(
     for layout in _LAYOUTS
     for tile in _FUSED
 )
-
-
-def configurations(instances: Iterable[FoldedInstance]) -> Iterator[FoldedSplitKConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for instance in instances:
-        for ranges in RANGES:
-            plain = FoldedSplitKConfig(instance, split_k=ranges)
-            yield plain
-            if not instance.epilogue:
-                yield from (replace(plain, band=band) for band in rasterization.BANDS)

@@ -7,16 +7,14 @@ one CTA a multiprocessor, or two where the first lets it start at once.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from ..problem.launch import MULTIPROCESSORS, Launch, NextLaunch, ceil_div
 from ..problem.shape import Shape
 from . import tma_wgmma
-from .base import PLAIN, Mode
+from .base import PLAIN, Choices, Mode
 from .source import KernelInstance, Parameters, all_of
 from .split_k import SplitKConfig, SplitKInstance
 from .tma_wgmma import TILE_K
@@ -116,14 +114,11 @@ class TwoPassSplitKConfig(SplitKConfig):
     """An instance that leaves its sums, and the ranges of k; `launch` has both launches."""
 
     FAMILY: ClassVar[str] = "split_k_two_pass"
+    LAUNCH: ClassVar[dict[str, str]] = {"split_k": "p"}
+    CHOICES: ClassVar[Choices] = tuple({"split_k": parts} for parts in PARTS)
     ENDING: ClassVar[str] = "p"
 
     split_k: int = field(default=2, kw_only=True)
-
-    @property
-    def launch_name(self) -> str:
-        """For example ``p8``: ranges of k."""
-        return f"p{self.split_k}"
 
     @property
     def ranges(self) -> int:
@@ -175,15 +170,14 @@ class TwoPassSplitKConfig(SplitKConfig):
         fewer, more = sorted(self.tiles(shape))
         return fewer, more, self.split_k
 
-    def _launch(self, shape: Shape) -> Launch:
-        first = SplitKConfig._launch(self, shape)
-        (down, across), (rows, columns) = self.tiles(shape), self.tile
-        scalars = {**first.scalars, "band": 1 if down <= across else -1}
-        return replace(first, scalars=scalars, workspace_bytes=4 * self.ctas(shape) * rows * columns)
+    def _scalars(self, shape: Shape) -> dict[str, int]:
+        down, across = self.tiles(shape)
+        return {**SplitKConfig._scalars(self, shape), "band": 1 if down <= across else -1}
 
     def launch(self, shape: Shape) -> Launch:
         """How to launch both kernels. Raises SassafrasError when they cannot run (`why_illegal`)."""
-        first = SplitKConfig.launch(self, shape)
+        sums = 4 * self.ctas(shape) * math.prod(self.tile)
+        first = replace(SplitKConfig.launch(self, shape), workspace_bytes=sums)
         return replace(first, then=NextLaunch(self.adding, self._second(first, shape)))
 
     def _second(self, first: Launch, shape: Shape) -> Launch:
@@ -243,9 +237,3 @@ _KEPT, _STREAMED = 45e6, 4.3e6
 _TILES = ((64, 64, 12), (64, 128, 8), (128, 64, 8))
 INSTANCES = tuple(PartialsInstance(layout, *tile) for layout in ("tn", "nn") for tile in _TILES)
 OTHER_INSTANCES = tuple(replace(instance, dtype="bf16") for instance in INSTANCES)
-
-
-def configurations(instances: Iterable[PartialsInstance]) -> Iterator[TwoPassSplitKConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for instance, parts in itertools.product(instances, PARTS):
-        yield TwoPassSplitKConfig(instance, split_k=parts)

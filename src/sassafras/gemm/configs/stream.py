@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..problem.launch import MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
+from ..problem.launch import MULTIPROCESSORS, SHARED_LIMIT, ceil_div
 from ..problem.shape import Shape
 from . import cost
-from .base import PLAIN, Configuration, Mode
+from .base import Configuration, Mode
 from .source import EPILOGUE_PARAMETERS, KernelInstance, Parameters, all_of
 
 #: rows of B a CTA, rows of A at most
@@ -85,19 +84,10 @@ class StreamConfig(Configuration):
     """An instance; the grid follows from n."""
 
     FAMILY: ClassVar[str] = "stream"
+    LAUNCH: ClassVar[dict[str, str]] = {"cluster": "c"}
+    ANY_LINES: ClassVar[str] = "c"
 
     instance: StreamInstance
-    mode: Mode = field(default=PLAIN, kw_only=True)
-
-    @property
-    def launch_name(self) -> str:
-        """There is nothing to choose."""
-        return "c1"
-
-    @property
-    def any_result(self) -> bool:
-        """Lines of C begin anywhere."""
-        return True
 
     @property
     def cluster(self) -> int:
@@ -127,13 +117,13 @@ class StreamConfig(Configuration):
             return f"{self.instance.warps} warps for {ceil_div(shape.k, self.instance.k_chunk)} chunks of k"
         return None
 
-    def _launch(self, shape: Shape) -> Launch:
-        scalars = {"m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k, "ldb": shape.k, "ldc": shape.n}
-        scalars |= {"early": 0, "eps": 0}
+    def _scalars(self, shape: Shape) -> dict[str, int]:
+        return {**self._extents(shape), "early": 0, "eps": 0}
+
+    def _grid(self, shape: Shape) -> tuple[int, int, int]:
         # where several fit on a multiprocessor a tile each: the next launch's CTAs start as they end
         alone, tiles = cost.residents(self.threads, self.shared_bytes) == 1, ceil_div(shape.n, ROWS)
-        grid = (min(MULTIPROCESSORS, tiles) if alone else tiles, 1, 1)
-        return Launch(grid, self.threads, self.shared_bytes, (1, 1, 1), scalars)
+        return min(MULTIPROCESSORS, tiles) if alone else tiles, 1, 1
 
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly: memory, and what the rounds of CTAs add to it."""
@@ -164,11 +154,6 @@ EPILOGUE_INSTANCES: tuple[StreamInstance, ...] = tuple(
     for dtype in ("fp16", "bf16")
     for ring in (*_RINGS[:3], _WIDE)
 )
-
-
-def configurations(instances: Iterable[StreamInstance] = INSTANCES) -> Iterator[StreamConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    yield from map(StreamConfig, instances)
 
 
 def best(shape: Shape, least: int = LEAST_ELEMENTS, wide: bool = False) -> list[StreamConfig]:

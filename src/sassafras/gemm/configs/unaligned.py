@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
+from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
-from .base import PLAIN, Configuration, Mode, cuts_at
+from .base import SLICES, Choices, Configuration, cuts_at
 from .source import KernelInstance, Parameters, all_of
 from .tma_wgmma import TILE_K
 
@@ -66,11 +65,6 @@ class UnalignedInstance(KernelInstance):
         return 128 * self.math_warpgroups + 32 * LOADERS
 
     @property
-    def registers(self) -> int:
-        """Registers a thread, roughly: accumulators, a row's chunks that move, addresses."""
-        return self.tile_n // 2 + 48
-
-    @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory a CTA: the stages, or the padded FP32 tile, whichever is larger; barriers."""
         stages = self.stages * tma_wgmma.stage_bytes(self.tile_m, self.tile_n)
@@ -115,26 +109,17 @@ class UnalignedConfig(Configuration):
         cluster_split_k: CTAs of a cluster that split k.
         band: of CTAs that multiply all of k: rows of tiles that are visited together (`rasterization`);
             0: row after row.
-        mode: how launches follow each other.
     """
 
     FAMILY: ClassVar[str] = "unaligned"
+    LAUNCH: ClassVar[dict[str, str]] = {"cluster_split_k": "c", "band": "g"}
+    CHOICES: ClassVar[Choices] = (*SLICES, *({"band": band} for band in BANDS))
     HAS_LATE: ClassVar[bool] = True
+    ANY_LINES: ClassVar[str] = "abc"
 
     instance: UnalignedInstance
     cluster_split_k: int = 1
     band: int = 0
-    mode: Mode = field(default=PLAIN, kw_only=True)
-
-    @property
-    def launch_name(self) -> str:
-        """``c2``: k split over two CTAs, ``c1g4``: bands of four rows of tiles."""
-        return f"c{self.cluster_split_k}{rasterization.ending(self.band)}"
-
-    @property
-    def any_line(self) -> bool:
-        """It takes any leading dimensions."""
-        return True
 
     def cuts(self, shape: Shape) -> tuple[int, ...] | None:
         """Where the ranges of k end but for the last one."""
@@ -186,26 +171,13 @@ class UnalignedConfig(Configuration):
         (tiles_m, tiles_n), band = self.tiles(shape), max(1, self.band)
         return self.cluster_split_k, band * tiles_n, ceil_div(tiles_m, band)
 
-    def _launch(self, shape: Shape) -> Launch:
-        scalars = {
-            "m": shape.m,
-            "n": shape.n,
-            "k": shape.k,
-            "lda": shape.k,
-            "ldb": shape.k,
-            "ldc": shape.n,
+    def _scalars(self, shape: Shape) -> dict[str, int]:
+        return {
+            **self._extents(shape),
             "tiles_per_slice": ceil_div(tma_wgmma.k_tiles(shape), self.cluster_split_k),
             "late": 0,
             "log2_band": max(1, self.band).bit_length() - 1,
         }
-        return Launch(
-            self._grid(shape),
-            self.threads,
-            self.shared_bytes,
-            (self.cluster_split_k, 1, 1),
-            scalars,
-            self._maps(shape),
-        )
 
     def estimate_us(self, shape: Shape) -> float:
         """Microseconds, roughly; constants as those of the split-K kernel were fitted first."""
@@ -255,12 +227,3 @@ def kinds(
         if lines and count
     ]
     return made[0], made[-1]
-
-
-def configurations(instances: tuple[UnalignedInstance, ...] = INSTANCES) -> Iterator[UnalignedConfig]:
-    """Every configuration, in a fixed order, legal or not."""
-    for instance in instances:
-        for slices in range(1, 9):
-            yield UnalignedConfig(instance, slices)
-        for band in () if instance.epilogue else BANDS:
-            yield UnalignedConfig(instance, band=band)

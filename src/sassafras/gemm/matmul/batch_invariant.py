@@ -59,11 +59,6 @@ def batch_invariant() -> Iterator[None]:
                 _library = None
 
 
-def active() -> bool:
-    """Whether some thread is within `batch_invariant`."""
-    return _within > 0
-
-
 def _installed() -> Any:
     library = torch.library.Library("aten", "IMPL")
     try:

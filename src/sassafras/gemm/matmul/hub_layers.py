@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras import __version__
-from sassafras.core import SassafrasError
+from sassafras.core.errors import os_errors
 from sassafras.core.files import write_whole
 
 from .api import torch
@@ -46,9 +46,7 @@ def write_kernel(folder: Path | str) -> Path:
         "backend": {"type": "cuda"},
     }
     source = "from sassafras.gemm.matmul import hub_layers as layers\n\n__all__ = ['layers']\n"
-    try:
+    with os_errors("a kernel repository cannot be written", folder):
         write_whole(variant / "metadata.json", json.dumps(described, indent=1) + "\n")
         write_whole(variant / _NAME / "__init__.py", source)
-    except OSError as error:
-        raise SassafrasError(f"a kernel repository cannot be written ({error})", where=str(folder)) from error
     return Path(folder)

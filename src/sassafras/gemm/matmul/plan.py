@@ -59,24 +59,22 @@ def why_illegal(config: Config, problem: Problem) -> str | None:
         return f"it reads {config.layout}, the tensors are {problem.layout}"
     if config.dtype != DTYPES[problem.dtype]:
         return f"it multiplies {config.dtype}"
-    any_alignment = bool(getattr(config, "any_alignment", False))
     if config.instance.epilogue or not problem.plain:
         asked = problem.batch, problem.lines, problem.pair, bool(problem.extra & NORM)
         why = epilogue.why_illegal(config, problem.shape, *asked)
     else:
-        why = config.why_illegal(problem.shape) or _why_no_gaps(config, problem, any_alignment)
-    if why is None and not problem.aligned and not any_alignment:
+        why = config.why_illegal(problem.shape) or _why_no_gaps(config, problem)
+    if why is None and not problem.aligned and not config.any_alignment:
         return "an address is not a multiple of 16 bytes"
     return why
 
 
-def _why_no_gaps(config: Config, problem: Problem, any_alignment: bool) -> str | None:
+def _why_no_gaps(config: Config, problem: Problem) -> str | None:
     """Why a kernel without an epilogue cannot leave gaps between lines, if there are any."""
     lines = problem.lines
     if lines == problem.tight:
         return None
-    leading = (lines.a, lines.b) if getattr(config, "any_result", False) else (lines.a, lines.b, lines.c)
-    if not any_alignment and not getattr(config, "any_line", False) and any(ld % 8 for ld in leading):
+    if epilogue.uneven(config, lines):
         return "a leading dimension is not a multiple of 8"
     if max(lines.a, lines.b, lines.c) >= _FAR:
         return "lines lie too far apart for 32-bit offsets within a tile"

@@ -106,32 +106,26 @@ class Planner:
         """The device, with its chooser or the reason why there is none."""
         with self._lock:
             if ordinal not in self._gpus:
-                name, capability = self.driver.facts(ordinal)
-                facts = self.driver.hardware(ordinal)
-                chooser, why, near, calibrated = None, "", tables_of(name, facts), False
-                digest = deciding_digest(name, facts)
-                if capability != (9, 0):
-                    why = f"our kernels are for sm_90, {name} is sm_{capability[0]}{capability[1]}"
-                else:
-                    lt = self._lt_member()
-                    version = lt.version if lt else None
-                    found = self._table
-                    if found is None:
-                        found = load_table(name, self.note, facts, version)
-                    if found is None:
-                        why = f"nothing was tuned for {name} (sassafras tune --products)"
-                    else:
-                        chooser = chooser_of(name, found, version, facts)
-                        calibrated = "correction" in found.header
-                        if near != name:
-                            how = (
-                                "corrected by its calibration" if calibrated else "sassafras tune --calibrate"
-                            )
-                            self.note(f"{name} was not tuned: the tables of {near} serve it ({how})")
-                self._gpus[ordinal] = PlannedGpu(
-                    name, chooser, why, near if chooser else None, calibrated, digest
-                )
+                self._gpus[ordinal] = self._planned(ordinal)
             return self._gpus[ordinal]
+
+    def _planned(self, ordinal: int) -> PlannedGpu:
+        name, (major, minor) = self.driver.facts(ordinal)
+        facts = self.driver.hardware(ordinal)
+        digest = deciding_digest(name, facts)
+        if (major, minor) != (9, 0):
+            why = f"our kernels are for sm_90, {name} is sm_{major}{minor}"
+            return PlannedGpu(name, None, why, digest=digest)
+        version = lt.version if (lt := self._lt_member()) else None
+        found = load_table(name, self.note, facts, version) if self._table is None else self._table
+        if found is None:
+            why = f"nothing was tuned for {name} (sassafras tune --products)"
+            return PlannedGpu(name, None, why, digest=digest)
+        near, calibrated = tables_of(name, facts), "correction" in found.header
+        if near != name:
+            how = "corrected by its calibration" if calibrated else "sassafras tune --calibrate"
+            self.note(f"{name} was not tuned: the tables of {near} serve it ({how})")
+        return PlannedGpu(name, chooser_of(name, found, version, facts), "", near, calibrated, digest)
 
     def choose(self, problem: Problem) -> Choice:
         """The portfolio's member for a problem."""
@@ -264,7 +258,7 @@ class Planner:
         where = (ordinal, instance)
         with self._lock:
             if where not in self._functions:
-                divided, name = bool(getattr(instance, "all_shared", False)), instance.name
+                divided, name = instance.all_shared, instance.name
                 found = schedules.scheduled(code, name, self.driver.facts(ordinal)[0])
                 self._functions[where] = self.driver.load(ordinal, found.cubin, name, SHARED_LIMIT, divided)
                 self._scheduled[where] = found

@@ -243,16 +243,14 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
     """
     import torch
 
-    a, b, out, bias = asked[:4]
-    addend, norm = asked.addend, asked.norm
+    a, b, out, bias, addend, norm = tensors = (*asked[:4], asked.addend, asked.norm)
     device, dtype = a.device, a.dtype
     if a.dim() < 2 or b.dim() < 2:
         return None
     if device.type != device_type or dtype not in (torch.float16, torch.bfloat16):
         return None
-    for tensor in (b, out, bias, addend, norm):
-        if tensor is not None and (tensor.device != device or tensor.dtype != dtype):
-            return None
+    if any(t is not None and (t.device, t.dtype) != (device, dtype) for t in tensors):
+        return None
     (*lead_a, m, k), (*lead_b, inner, n) = a.shape, b.shape
     pair, width = asked.activation == NUMBERS[SWIGLU], n  # columns of C
     if pair:
@@ -268,15 +266,15 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
     count = math.prod(leading)
     if not m * n * k * count:
         return None
-    if bias is not None and (bias.shape != (n,) or (n > 1 and bias.stride(0) != 1)):
-        return None
-    if norm is not None and (norm.shape != (k,) or (k > 1 and norm.stride(0) != 1)):
-        return None
+    for vector, length in ((bias, n), (norm, k)):
+        if vector is not None and (vector.shape != (length,) or (length > 1 and vector.stride(0) != 1)):
+            return None
     if out is not None and out.shape != (*leading, m, width):
         return None
-    lies_as_c = pair or addend is None or (addend.shape == (*leading, m, n) and addend.is_contiguous())
-    both = addend is not None and out is not None and not pair
-    if not lies_as_c or (both and not out.is_contiguous()):
+    residual = None if pair else addend  # which lies as a fresh C, and so does `out` then
+    if residual is not None and not (residual.shape == (*leading, m, n) and residual.is_contiguous()):
+        return None
+    if residual is not None and out is not None and not out.is_contiguous():
         return None
     (*far_a, line_a, column_a), (*far_b, line_b, column_b) = a.stride(), b.stride()
     *far_c, line_c, column_c = (width, 1) if out is None else out.stride()
@@ -297,9 +295,7 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
     extra = asked.extra
     if (count > 1 or extra) and (left[0] or result[0]):
         return None
-    at_a, at_b, at_bias = a.data_ptr(), b.data_ptr(), 0 if bias is None else bias.data_ptr()
-    at_c, at_addend = 0 if out is None else out.data_ptr(), 0 if addend is None else addend.data_ptr()
-    at_norm = 0 if norm is None else norm.data_ptr()
+    at = at_a, at_b, at_c, at_bias, at_addend, at_norm = [0 if t is None else t.data_ptr() for t in tensors]
     if out is not None:
         more, one = count - 1, _span(m, width, *result)
         taken = [
@@ -307,8 +303,7 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
             (at_b, more * step_b + _span(k, n, *right)),
             (at_bias, n if bias is not None else 0),
             (at_norm, k if norm is not None else 0),
-            (at_addend, _span(k, width, *right) if pair and addend is not None else 0),
-            (at_addend, addend.numel() if both else 0),
+            (at_addend, 0 if addend is None else _span(k, width, *right) if pair else addend.numel()),
         ]
         end = at_c + 2 * (more * step_c + one)
         if any(at < end and at_c < at + 2 * elements for at, elements in taken) or (more and step_c < one):
@@ -316,23 +311,10 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
     if result[0]:  # C^T (n x m) = B^T (n x k) A^T (k x m)
         m, n, at_a, at_b = n, m, at_b, at_a
         left, right = (not right[0], right[1]), (not left[0], left[1])
-    problem = Problem(
-        device.index or 0,
-        int(dtype == torch.bfloat16),
-        m,
-        n,
-        k,
-        int(right[0]) | int(left[0]) << 1,
-        left[1],
-        right[1],
-        result[1],
-        int((at_a | at_b | at_c | at_bias | at_addend | at_norm) % 16 == 0),
-        count,
-        step_a,
-        step_b,
-        step_c,
-        extra,
-    )
+    kinds = device.index or 0, int(dtype == torch.bfloat16)
+    lies_as, aligned = int(right[0]) | int(left[0]) << 1, int(not any(address % 16 for address in at))
+    where = lies_as, left[1], right[1], result[1], aligned
+    problem = Problem(*kinds, m, n, k, *where, count, step_a, step_b, step_c, extra)
     return ReadCall(problem, at_a, at_b, at_c, at_bias, at_addend, at_norm, leading)
 
 

@@ -9,6 +9,7 @@ here they are evaluated with NumPy alone. The file is ``.npz`` without pickle.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -54,48 +55,26 @@ def families_in(found: np.ndarray) -> list[str]:
 @lru_cache(maxsize=8192)
 def _own(config: Config) -> tuple[float, ...]:
     """What does not depend on the shape."""
-    rows, columns = config.tile
     numbers = []
     for name in _NUMBERS:
         gone = 1 if name in ("split_k", "share") and config.FAMILY.startswith("split_k") else 0
-        numbers.append(float(getattr(config, name, getattr(config.instance, name, gone))))
-    return (
-        float(_FAMILIES.index(config.FAMILY)),
-        float(config.layout[0] == "n"),
-        float(config.swap_ab),
-        float(rows),
-        float(columns),
-        float(config.threads),
-        float(config.shared_bytes),
-        *numbers,
-    )
+        numbers.append(getattr(config, name, getattr(config.instance, name, gone)))
+    kinds = _FAMILIES.index(config.FAMILY), config.layout[0] == "n", config.swap_ab
+    return *kinds, *config.tile, config.threads, config.shared_bytes, *numbers
 
 
 def _both(config: Config, shape: Shape) -> tuple[float, ...]:
     """What a shape and a configuration are together."""
     rows, columns = config.tile
     tiles_m, tiles_n = config.tiles(shape)
-    tiles, seen = tiles_m * tiles_n, config.seen(shape)
-    slices = float(config.ranges)
+    tiles, slices, seen = tiles_m * tiles_n, config.ranges, config.seen(shape)
     waves = tiles * slices / MULTIPROCESSORS
-    estimate = config.estimate_us(shape)
-    together = _together(config, tiles_m, tiles_n)
-    return (
-        slices,
-        float(tiles),
-        waves,
-        math.ceil(waves) / waves,
-        seen.m / (tiles_m * rows),
-        seen.n / (tiles_n * columns),
-        shape.k / slices,
-        shape.k * (rows + columns) * 2.0 * tiles,
-        estimate,
-        estimate / cost.least_us(shape),
-        float(tiles_m),
-        float(tiles_n),
-        together,
-        *_rounds(config, shape),
-    )
+    filled = seen.m / (tiles_m * rows), seen.n / (tiles_n * columns)
+    estimate, loaded = config.estimate_us(shape), shape.k * (rows + columns) * 2.0 * tiles
+    bound = estimate, estimate / cost.least_us(shape)
+    rounds = _together(config, tiles_m, tiles_n), *_rounds(config, shape)
+    work = slices, tiles, waves, math.ceil(waves) / waves, *filled, shape.k / slices, loaded
+    return *work, *bound, tiles_m, tiles_n, *rounds
 
 
 #: kernels that fill the GPU once, whatever the shape
@@ -142,29 +121,32 @@ def _aligned(shape: Shape) -> tuple[float, ...]:
     """Elements that rows of k and of n are whole multiples of, 8 at most, and the smaller: cuBLAS has other
     kernels for 1, 2, 4 and 8, and torch's time jumps between them."""
     k, n = math.gcd(shape.k, 8), math.gcd(shape.n, 8)
-    return float(k), float(n), float(min(k, n))
+    return k, n, min(k, n)
 
 
 def features(configs: Sequence[Config], shape: Shape) -> np.ndarray:
     """float32 (configurations, features): plain numbers, of which trees need no logarithm."""
-    of_shape = (
-        float(shape.m),
-        float(shape.n),
-        float(shape.k),
-        float(shape.flop),
-        float(shape.nbytes),
-        float(shape.m % 16),
-        float(shape.n % 16),
-        float(shape.k % 64),
-        *_aligned(shape),
-    )
+    m, n, k = shape.m, shape.n, shape.k
+    of_shape = m, n, k, shape.flop, shape.nbytes, m % 16, n % 16, k % 64, *_aligned(shape)
     return np.array([of_shape + _own(c) + _both(c, shape) for c in configs], np.float32)
 
 
 def with_mode(found: np.ndarray, modes: Sequence[Mode]) -> np.ndarray:
     """The features of plain launches with those of a mode each."""
-    flags = [(float(mode.pdl), float(mode.trigger_late), float(mode.one_cta_per_sm)) for mode in modes]
+    flags = [(mode.pdl, mode.trigger_late, mode.one_cta_per_sm) for mode in modes]
     return np.concatenate([found, np.array(flags, np.float32).reshape(-1, 3)], 1)
+
+
+#: parts of `Trees` -> their types in a file, and in memory
+_PARTS: dict[str, tuple[type, type]] = {
+    "base": (np.float64, np.float64),
+    "depth": (np.int64, np.int64),
+    "roots": (np.int32, np.intp),
+    "feature": (np.int16, np.intp),
+    "threshold": (np.float64, np.float64),
+    "children": (np.int32, np.intp),
+    "value": (np.float32, np.float64),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,64 +185,42 @@ class Trees:
 
     def plus(self, other: Trees) -> Trees:
         """One set of trees that predicts the sum of both."""
-        first = len(self.feature)
-        return Trees(
-            self.base + other.base,
-            max(self.depth, other.depth),
-            np.concatenate([self.roots, other.roots + first]),
-            np.concatenate([self.feature, other.feature]),
-            np.concatenate([self.threshold, other.threshold]),
-            np.concatenate([self.children, other.children + first]),
-            np.concatenate([self.value, other.value]),
-        )
+        return self._sum([self, other])
 
     @classmethod
     def mean(cls, several: Sequence[Trees]) -> Trees:
         """One set of trees that predicts the mean of several."""
-        count = len(several)
-        at = np.cumsum([0, *(len(one.feature) for one in several[:-1])])
+        total, count = cls._sum(several), len(several)
+        return replace(total, base=total.base / count, value=total.value / count)
+
+    @classmethod
+    def _sum(cls, several: Sequence[Trees]) -> Trees:
+        first = itertools.accumulate((len(one.feature) for one in several[:-1]), initial=0)
+        moved = [(one.roots + at, one.children + at) for one, at in zip(several, first, strict=True)]
         return cls(
-            sum(one.base for one in several) / count,
+            sum(one.base for one in several),
             max(one.depth for one in several),
-            np.concatenate([one.roots + first for one, first in zip(several, at, strict=True)]),
+            np.concatenate([roots for roots, _ in moved]),
             np.concatenate([one.feature for one in several]),
             np.concatenate([one.threshold for one in several]),
-            np.concatenate([one.children + first for one, first in zip(several, at, strict=True)]),
-            np.concatenate([one.value for one in several]) / count,
+            np.concatenate([children for _, children in moved]),
+            np.concatenate([one.value for one in several]),
         )
 
     def arrays(self, name: str) -> dict[str, Any]:
         """For a file."""
-        return {
-            f"{name}.base": np.float64(self.base),
-            f"{name}.depth": np.int64(self.depth),
-            f"{name}.roots": self.roots.astype(np.int32),
-            f"{name}.feature": self.feature.astype(np.int16),
-            f"{name}.threshold": self.threshold,
-            f"{name}.children": self.children.astype(np.int32),
-            f"{name}.value": self.value.astype(np.float32),
-        }
+        return {f"{name}.{part}": np.asarray(getattr(self, part), kept) for part, (kept, _) in _PARTS.items()}
 
     @classmethod
     def of_arrays(cls, name: str, data: Any) -> Trees:
         """The reverse. Raises ValueError when an index leads out of its array."""
-        got = {
-            part: data[f"{name}.{part}"] for part in ("roots", "feature", "threshold", "children", "value")
-        }
+        got = {part: data[f"{name}.{part}"].astype(used) for part, (_, used) in _PARTS.items()}
         nodes = len(got["feature"])
         whole = {len(got["threshold"]), len(got["children"]), len(got["value"])} == {nodes}
         inside = all(got[p].min() >= 0 and got[p].max() < nodes for p in ("roots", "children"))
         if not (whole and inside and got["feature"].min() >= 0):
             raise ValueError(f"the trees {name!r} are damaged")
-        return cls(
-            float(data[f"{name}.base"]),
-            int(data[f"{name}.depth"]),
-            got["roots"].astype(np.intp),
-            got["feature"].astype(np.intp),
-            got["threshold"].astype(np.float64),
-            got["children"].astype(np.intp),
-            got["value"].astype(np.float64),
-        )
+        return cls(**{**got, "base": float(got["base"]), "depth": int(got["depth"])})
 
 
 @dataclass(frozen=True, slots=True)

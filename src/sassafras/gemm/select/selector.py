@@ -144,21 +144,14 @@ class Selector:
             rows = [r for r in table.rows.values() if r.layout == layout and r.speedup is not None]
             rows.sort(key=lambda r: r.shape)
             if rows:
-                points = np.array([[r.shape.m, r.shape.n, r.shape.k] for r in rows], float)
-                self._near[layout] = (np.log2(points), rows)
+                self._near[layout] = (_points(r.shape for r in rows), rows)
         # what a model may choose from: winners of tuned shapes, and of those that it has learnt from besides
-        self._winners = {
-            layout: (points, [tuple(config for config, _ in row.ours) for row in rows])
-            for layout, (points, rows) in self._near.items()
-        }
-        for layout, (points, winners) in self._winners.items():
+        self._winners: dict[str, tuple[np.ndarray, list[tuple[Config, ...]]]] = {}
+        for layout, (_, rows) in self._near.items():
+            won = [(row.shape, tuple(config for config, _ in row.ours)) for row in rows]
             learnt = self._models[layout].known if layout in self._models else ()
-            if more := [(s, configs) for s, of, configs in learnt if of == layout]:
-                known = np.log2([[s.m, s.n, s.k] for s, _ in more])
-                self._winners[layout] = (
-                    np.concatenate([points, known]),
-                    winners + [configs for _, configs in more],
-                )
+            won += [(shape, configs) for shape, of, configs in learnt if of == layout]
+            self._winners[layout] = _points(shape for shape, _ in won), [configs for _, configs in won]
 
     def model_of(self, layout: str) -> Model | None:
         """What ranks configurations of a layout; None: nothing has learnt of it."""
@@ -172,7 +165,7 @@ class Selector:
         if layout not in self._near:
             return None
         points, rows = self._near[layout]
-        distances = np.linalg.norm(points - np.log2([shape.m, shape.n, shape.k]), axis=1)
+        distances = _octaves(points, shape)
         at = int(np.argmin(distances))
         return rows[at] if distances[at] <= self.settings.reach else None
 
@@ -221,8 +214,7 @@ class Selector:
         if layout not in self._near:
             return Choice("torch", None, None, 1.0, f"nothing was tuned in layout {layout}")
         model = self._models.get(layout)
-        points = (self._near if model is None else self._winners)[layout][0]
-        distances = np.linalg.norm(points - np.log2([shape.m, shape.n, shape.k]), axis=1)
+        distances = _octaves((self._near if model is None else self._winners)[layout][0], shape)
         order = np.argsort(distances, kind="stable")
         if distances[order[0]] > settings.reach:
             return Choice("torch", None, None, 1.0, "no tuned shape is near")
@@ -252,8 +244,7 @@ class Selector:
         yield from (served for c in known if (served := translate(c)) is not None and legal(served))
         if model is None or layout not in self._winners:
             return
-        points = self._winners[layout][0]
-        distances = np.linalg.norm(points - np.log2([shape.m, shape.n, shape.k]), axis=1)
+        distances = _octaves(self._winners[layout][0], shape)
         won = self._won(np.argsort(distances, kind="stable"), layout)
         yield from (config for _, config in self._ranked(model, won, shape, legal, translate))
 
@@ -325,6 +316,17 @@ class Selector:
         mean = float(np.average(logs, weights=weights))
         spread = math.sqrt(float(np.average((np.array(logs) - mean) ** 2, weights=weights)))
         return math.exp(mean - self.settings.caution * spread)
+
+
+def _points(shapes: Iterable[Shape]) -> np.ndarray:
+    """float64 (shapes, 3): where they lie, in octaves."""
+    return np.log2(np.array([[s.m, s.n, s.k] for s in shapes], float))
+
+
+def _octaves(points: np.ndarray, shape: Shape) -> np.ndarray:
+    """float64 (points,): how far they are from a shape."""
+    distances: np.ndarray = np.linalg.norm(points - _points([shape]), axis=1)
+    return distances
 
 
 def _fits(config: Config, shape: Shape) -> bool:

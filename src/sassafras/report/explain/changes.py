@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
@@ -94,7 +93,7 @@ class Changes:
     def __init__(self, space: ScheduleSpace, tuned: ScheduleState) -> None:
         self.space, self.tuned, self.original = space, tuned, space.start()
         self.blocks = [(int(a), int(b)) for a, b in zip(space.tables.start, space.tables.end, strict=True)]
-        self._weights = [1.0 if touches_memory(i) else 1.001 for i in space.function.instructions]
+        weights = [1.0 if touches_memory(i) else 1.001 for i in space.function.instructions]
         self._stall_before, self._stall_after = stall_counts(self.original), stall_counts(tuned)
         self._next_before = _successors(self.original.order, self.blocks)
         self._next_after = _successors(tuned.order, self.blocks)
@@ -105,24 +104,15 @@ class Changes:
         found: list[Change] = []
         for number, (start, end) in enumerate(self.blocks):
             order = [int(x) for x in tuned.order[start:end]]
-            kept = heaviest_increasing(order, [self._weights[x] for x in order])
-            for x in order:
-                if x not in kept:
-                    found.append(Change("reorder", x, number))
-            moved = {x for x in order if x not in kept}
-            for x in order:
-                if (
-                    x not in moved
-                    and self._stall_before[x] != self._stall_after[x]
-                    and self._next_before.get(x) == self._next_after.get(x)
-                ):
-                    found.append(Change("restall", x, number))
+            kept = heaviest_increasing(order, [weights[x] for x in order])
+            found += [Change("reorder", x, number) for x in order if x not in kept]
+            found += [Change("restall", x, number) for x in order if x in kept and self._restalled(x)]
         self.all: tuple[Change, ...] = tuple(found)
 
-    @cached_property
-    def numbers(self) -> dict[Change, int]:
-        """Each change's place in `all`."""
-        return {change: n for n, change in enumerate(self.all)}
+    def _restalled(self, x: int) -> bool:
+        """Whether it stalls otherwise in front of the same instruction."""
+        same = self._next_before.get(x) == self._next_after.get(x)
+        return same and bool(self._stall_before[x] != self._stall_after[x])
 
     def without(self, undone: Iterable[int]) -> tuple[ScheduleState, frozenset[int]] | None:
         """The tuned schedule with some changes taken back.
@@ -245,26 +235,15 @@ def _successors(order: np.ndarray, blocks: list[tuple[int, int]]) -> dict[int, i
 
 
 def heaviest_increasing(values: list[int], weights: list[float]) -> set[int]:
-    """The heaviest increasing subsequence of distinct values (a Fenwick tree of prefix maxima)."""
-    rank = {value: n + 1 for n, value in enumerate(sorted(values))}
-    tree: list[tuple[float, int]] = [(0.0, -1)] * (len(values) + 1)
+    """The heaviest increasing subsequence of distinct values."""
+    numbers, total = np.array(values), np.zeros(len(values))
     behind: list[int] = []
-    best: tuple[float, int] = (0.0, -1)
-    for n, (value, weight) in enumerate(zip(values, weights, strict=True)):
-        k, found = rank[value] - 1, (0.0, -1)
-        while k > 0:
-            found = max(found, tree[k], key=lambda pair: pair[0])
-            k -= k & -k
-        behind.append(found[1])
-        mine = (found[0] + weight, n)
-        best = max(best, mine, key=lambda pair: pair[0])
-        k = rank[value]
-        while k < len(tree):
-            if tree[k][0] < mine[0]:
-                tree[k] = mine
-            k += k & -k
+    for n, weight in enumerate(weights):
+        below = np.where(numbers[:n] < numbers[n], total[:n], 0.0)
+        behind.append(int(below.argmax()) if below.any() else -1)
+        total[n] = weight + below.max(initial=0.0)
     kept: set[int] = set()
-    n = best[1]
+    n = int(total.argmax()) if values else -1
     while n >= 0:
         kept.add(values[n])
         n = behind[n]

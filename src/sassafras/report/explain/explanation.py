@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import Interval, SassafrasError, beats
+from sassafras.core import Interval, beats
+from sassafras.core.errors import os_errors
 from sassafras.timing_model.evidence import ratio_words
 
 #: raised when the JSON changes in a way that readers must know of
@@ -186,9 +187,7 @@ class Explanation:
             SassafrasError: they cannot be written.
         """
         path = Path(path)
-        try:
+        with os_errors("cannot write it", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(self.to_json(), indent=2, sort_keys=True) + "\n")
             path.with_suffix(".cubin").write_bytes(self.cubin)
-        except OSError as error:
-            raise SassafrasError(f"cannot write it: {error.strerror}", where=str(path)) from error

@@ -10,6 +10,7 @@ from typing import Any
 
 from sassafras import suite
 from sassafras.core import Case, Kernel, SassafrasError, StoreError, Workload, WorkloadError
+from sassafras.core.errors import os_errors
 from sassafras.frontend.description import case_of
 from sassafras.jobs.opening import DEFAULT_ARCH, read_store
 from sassafras.store import RunRecord, Store
@@ -146,7 +147,5 @@ def _best(store: Store, original: str, name: str) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with os_errors("cannot read the file", path):
         return path.read_bytes()
-    except OSError as error:
-        raise SassafrasError(f"cannot read the file: {error.strerror}", where=str(path)) from error

@@ -24,7 +24,6 @@ _FOR = {
     "memory queue full": "for the memory queue",
     "register banks": "for register banks",
     "not selected": "for its turn among the warps",
-    "mbarrier": "for mbarriers",
 }
 
 

@@ -41,7 +41,7 @@ for (const e of document.querySelectorAll("[data-run]")) {
 }
 
 const ROW = 18;
-const reasonClass = r => r.startsWith("scoreboard") ? "r-scoreboard" : ({"stall count": "r-stall", "copy group": "r-copy", "mbarrier": "r-copy",
+const reasonClass = r => r.startsWith("scoreboard") ? "r-scoreboard" : ({"stall count": "r-stall", "copy group": "r-copy",
   "HGMMA group": "r-tensor", "barrier": "r-barrier", "pipe busy": "r-pipe", "memory queue full": "r-queue", "register banks": "r-banks",
   "not selected": "r-turn"})[r] || "r-start";
 const hex = n => "0x" + (16 * n).toString(16).padStart(4, "0");

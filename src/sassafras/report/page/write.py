@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from sassafras import __version__
 from sassafras.core import SassafrasError
+from sassafras.core.errors import os_errors
 from sassafras.core.statistics import geometric_mean
 from sassafras.report.explain.subject import of_run
 from sassafras.report.explain.work import explain as explained
@@ -49,7 +50,6 @@ REASONS = {
     "memory queue full": "r-queue",
     "register banks": "r-banks",
     "not selected": "r-turn",
-    "mbarrier": "r-copy",
     "start": "r-start",
 }
 
@@ -89,24 +89,19 @@ def write_report(
         found.notes.append(f"{views[last].name}: its timeline was left out to keep the page small")
         page = _page(found, views, title)
     path = Path(path)
-    try:
+    with os_errors("cannot write the report", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise SassafrasError(f"cannot write the report: {error.strerror}", where=str(path)) from error
     return path
 
 
 def _kernels(found: Gathered, most: int, limit: int, say: Callable[[str], None]) -> Any:
     """The best tuned kernel of each workload case, the largest speed-ups first, measured before modelled."""
+    improved = (run for run in found.runs if run.result.get("improved") and run.ratio is not None)
     best: dict[tuple[str, str], RunView] = {}
-    for run in found.runs:
-        if run.result.get("improved") and run.ratio is not None:
-            rank = (not run.record.modelled, run.ratio)
-            old = best.get((run.record.workload, run.record.case))
-            if old is None or rank > (not old.record.modelled, old.ratio):
-                best[run.record.workload, run.record.case] = run
-    ranked = sorted(best.values(), key=lambda r: (r.record.modelled, -(r.ratio or 0)))
+    for run in sorted(improved, key=lambda r: (r.record.modelled, -(r.ratio or 0))):
+        best.setdefault((run.record.workload, run.record.case), run)
+    ranked = list(best.values())
     if len(ranked) > most:
         found.notes.append(
             f"{len(ranked) - most} more tuned kernels are not shown instruction by instruction"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sassafras.core.errors import LatencyTableError, reason
+from sassafras.core.errors import LatencyTableError, os_errors, reason
 
 Row = TypeVar("Row")
 Key = tuple[str, str, str, str, str]
@@ -29,10 +29,8 @@ def write(path: Path, head: Mapping[str, Any], lists: Mapping[str, Iterable[list
     for name, lines in lists.items():
         body = ",\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
         text += f',\n "{name}": [\n{body}\n]'
-    try:
+    with os_errors("cannot write the table", path, LatencyTableError):
         path.write_text(text + "\n}\n", encoding="utf-8")
-    except OSError as error:
-        raise LatencyTableError(f"cannot write the table: {error.strerror}", where=str(path)) from error
 
 
 def read(file: Path, form: str, version: int, arch: str) -> dict[str, Any]:
