@@ -18,7 +18,6 @@ from .boundary import H200, Driver, Tensor
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """Triton on a boundary driver, an empty Triton cache, fresh kernels, and nothing of ours installed."""
-    from triton import knobs
     from triton.compiler import CompiledKernel
     from triton.runtime import driver as config
 
@@ -29,7 +28,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 
     for name in ("DISABLE", "DENY", "REVALIDATE", "STATUS", "AUTOINSTALL", "WAIT", "STORE"):
         monkeypatch.delenv(f"SASSAFRAS_{name}", raising=False)
-    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "triton-cache"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton-cache"))
     made = Driver()
     before = config._active
     config.set_active(made)

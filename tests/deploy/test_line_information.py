@@ -25,9 +25,7 @@ from .conftest import kernel_of, launch, retuned, save
 
 def compiled_from(path: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A launch of `scale` from a copy of the stock file, with a cold cache of its own."""
-    from triton import knobs
-
-    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / f"cache-{name}"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / f"cache-{name}"))
     spec = importlib.util.spec_from_file_location(f"copied_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -72,15 +72,13 @@ def test_warm_cache_and_later_process_without_us(driver: Driver, store: Path, tm
 def test_cold_cache_is_filled_byte_for_byte_as_without_us(
     driver: Driver, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from triton import knobs
-
     _, tuned = tune(driver, store)
     contents = []
     for name in ("without", "with"):
         folder = tmp_path / "triton-cache"  # the files name their own folder: use the same one
         for path in sorted(folder.rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
-        monkeypatch.setattr(knobs.cache, "dir", str(folder))
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
         if name == "with":
             deploy.install(store)
         forget(stock)
