@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from sassafras.core import Kernel
 from sassafras.sass import Program
-from sassafras.schedule.spaces import copies
+from sassafras.schedule.spaces import prove_copies
 from sassafras.validate import Report, Validator
 
 
@@ -25,4 +27,5 @@ def prove(original: bytes, candidate: bytes, kernel: str | None = None) -> tuple
     """
     function = Program.parse(original).function(kernel)
     made = Kernel(original, function.name, function.arch, threads=32)  # of threads no copy knows
-    return function.name, Validator(original, function.name).check(candidate, via=copies(made))
+    validator = Validator(original, function.name)
+    return function.name, validator.check(candidate, via=partial(prove_copies, made))

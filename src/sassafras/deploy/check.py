@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sassafras.core.errors import SassafrasError
@@ -188,11 +189,13 @@ def revalidate(winner: Winner, original: bytes) -> str | None:
     if winner.facts.get("validator", "legal") != "legal":
         return "it is no schedule of this code, and only that could be proved again here"
     try:
-        from sassafras.schedule.spaces import copies
+        from sassafras.schedule.spaces import prove_copies
         from sassafras.validate import Validator
 
         kernel = winner.kernel.with_cubin(original)
-        report = Validator(original, kernel.name).check(winner.kernel.cubin, via=copies(kernel))
+        report = Validator(original, kernel.name).check(
+            winner.kernel.cubin, via=partial(prove_copies, kernel)
+        )
         if report.ok:
             return None
         return "the validator refuses it: " + "; ".join(str(v) for v in list(report.violations)[:2])

@@ -5,7 +5,8 @@ The proof of renamed and moved copies comes from outside: scheduler and validato
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -72,40 +73,34 @@ def _supported(kernel: Kernel) -> None:
         )
 
 
-def copies(kernel: Kernel) -> Iterator[bytes]:
-    """The copies that ``renaming`` and ``blocks`` may have searched, as a judge's `via` takes them.
-
-    A judge to whom a candidate's copy is proved approves the candidate; see `api.validate`.
-    """
+def prove_copies(kernel: Kernel, judge: Any) -> None:
+    """Prove to a judge the copies that `renaming` and `blocks` search: it then approves their schedules."""
     for name in _COPIES:
-        for space in _of_copies(name, kernel, {"control": "regenerate", "arch_by_name": True}):
-            yield space.via[0]
+        with suppress(SassafrasError):  # nothing in this kernel can move: it has no schedules
+            _of_copy(name, kernel, lambda *_: judge, {"control": "regenerate", "arch_by_name": True})
 
 
 def _of_copy(name: str, kernel: Kernel, prove: Prove, options: dict[str, Any]) -> ScheduleSpace | None:
-    """The schedules of the largest copy that is proved and whose schedules are approved, if there is one."""
-    judge = prove(kernel.cubin, kernel.name)
-    for space in _of_copies(name, kernel, options):
-        if judge.via(space.via[0]).ok and _usable(space, judge):
-            return space
-    return None
+    """The schedules of the largest copy that is proved and whose schedules are approved, if there is one.
 
-
-def _of_copies(name: str, kernel: Kernel, options: dict[str, Any]) -> Iterator[ScheduleSpace]:
-    """The schedules of copies: of one with all changes, then of those with half as many, down to none."""
+    Where the proof fails, half as much is changed, down to nothing: the judge decides.
+    """
     copy, what = _COPIES[name]
-    program, most = Program.parse(kernel.cubin), None
+    program, judge = Program.parse(kernel.cubin), prove(kernel.cubin, kernel.name)
+    most: int | None = None
     for _ in range(5):
         try:
             made = copy(program, kernel.name, most)
         except SassafrasError:
-            return
+            return None
         if made.changed == 0:
-            return
+            return None
         space = ScheduleSpace(kernel, rename=made.cubin, **options)
-        space.description = space.description.replace(", renamed", f", {what}")
-        yield space
+        if judge.via(space.via[0]).ok and _usable(space, judge):
+            space.description = space.description.replace(", renamed", f", {what}")
+            return space
         most = made.changed // 2
+    return None
 
 
 def _usable(space: ScheduleSpace, judge: Any) -> bool:
