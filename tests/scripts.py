@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import runpy
 import subprocess
 import sys
@@ -17,10 +18,11 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-def benchmark(name: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def run_benchmark(name: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """What ``python benchmarks/NAME.py WORDS`` gives; an exception that leaves it is raised."""
     command = [str(BENCHMARKS / f"{name}.py"), *map(str, words)]
     out, err, status = io.StringIO(), io.StringIO(), None
+    environment = dict(os.environ)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", command)
         patch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
@@ -29,6 +31,9 @@ def benchmark(name: str, *words: str | Path) -> subprocess.CompletedProcess[str]
                 runpy.run_path(command[0], run_name="__main__")
             except SystemExit as end:
                 status = end.code
+            finally:
+                os.environ.clear()
+                os.environ.update(environment)
     if isinstance(status, str):
         status, _ = 1, err.write(status + "\n")
     return subprocess.CompletedProcess(command, status or 0, out.getvalue(), err.getvalue())

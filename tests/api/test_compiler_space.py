@@ -27,6 +27,7 @@ from sassafras.validate import Validator
 from tests import by_recipe
 from tests.cli.in_process import sassafras as command
 from tests.evaluate.pretended_gpu import __name__ as PRETENDED
+from tests.shared import python_path
 
 ROOT = Path(__file__).parents[2]
 #: small, and the model's ratios of it are evidence
@@ -199,7 +200,7 @@ def test_finalists_are_measured_by_other_processes_than_selected_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", python_path(ROOT))
     monkeypatch.setenv("PRETEND_LOG", str(log))
     with Pretended() as device:
         device.searching = set()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts import benchmark
+from tests.scripts import run_benchmark
 from tests.shared import once
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +78,7 @@ def said(command: str, path: Path, out: Path) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(out)
         patch.setenv("OUT", str(out))
-        run = benchmark(script.removesuffix(".py"), *words)
+        run = run_benchmark(script.removesuffix(".py"), *words)
     assert run.returncode, run.stdout
     assert not [file for file in out.iterdir() if file.suffix == ".json"], "nothing is published"
     return (run.stderr or run.stdout).strip().splitlines()[-1]

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.scripts import benchmark
+from tests.scripts import run_benchmark
+from tests.shared import python_path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -142,8 +143,8 @@ def run(folder: Path, *more: str, **ncu: bool) -> subprocess.CompletedProcess[st
     (tools / "ncu").chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_HOME", str(folder / "cuda"))
-        patch.setenv("PYTHONPATH", str(ROOT / "src"))
-        return benchmark(
+        patch.setenv("PYTHONPATH", python_path(ROOT / "src"))
+        return run_benchmark(
             "hgemm_profiles", "--dry-run", "--shapes", "3", "--batch", "2", "--out", folder, *more
         )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts import BENCHMARKS, benchmark
+from tests.scripts import BENCHMARKS, run_benchmark
 
 
 def test_one_wrong_element_of_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_one_wrong_element_of_many_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_dry_run_writes_its_file(tmp_path: Path) -> None:
-    done = benchmark("hgemm_random", "--dry-run", "--count", "30", "--out", tmp_path)
+    done = run_benchmark("hgemm_random", "--dry-run", "--count", "30", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "hgemm-random-dry.json").read_text())["summary"]
     assert summary["checks"] == 30 and summary["wrong"] == summary["yardstick_off"] == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.scripts import BENCHMARKS, benchmark
+from tests.scripts import BENCHMARKS, run_benchmark
 
 torch = pytest.importorskip("torch")
 
@@ -65,7 +65,7 @@ def test_a_wrong_model_has_no_speedup_and_a_right_one_has(
 
 
 def test_a_process_without_time_leaves_its_journal(tmp_path: Path) -> None:
-    done = benchmark("model_forward", "--dry-run", "--limit-s", "0", "--out", tmp_path)
+    done = run_benchmark("model_forward", "--dry-run", "--limit-s", "0", "--out", tmp_path)
     assert done.returncode == 1, "no row is no result"
     assert json.loads((tmp_path / "model-forward-dry.json").read_text())["rows"] == []
 

@@ -32,6 +32,7 @@ from sassafras.gemm.problem.shape import Product, Shape  # noqa: E402
 from sassafras.gemm.select.table import ProductRow, TableRow, TunedTable  # noqa: E402
 from tests.cli.in_process import sassafras as command_line  # noqa: E402
 from tests.gemm.test_matmul import TN, Install, cache, half, install, launches, library, table  # noqa: E402
+from tests.shared import python_path  # noqa: E402
 
 __all__ = ["cache", "install", "library"]  # fixtures
 ROOT = Path(__file__).parents[2]
@@ -288,7 +289,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
 
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path(ROOT / "src", ROOT)}
 
 
 def test_a_program_is_recorded_and_tuned_and_a_kill_loses_one_product(
