@@ -157,7 +157,7 @@ def test_schedules_that_turn_out_wrong_are_counted_and_the_stage_before_stands()
 def test_a_winner_is_kept_with_what_it_rests_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sassafras.frontend.ptx.space.available", lambda: available()[:1])
     seen = set()
-    for kernel, seed in ((KERNEL, 0), *(("suite:softmax", seed) for seed in range(4))):
+    for kernel, seed in ((KERNEL, 0), (KERNEL, 1), *(("suite:softmax", seed) for seed in range(4))):
         store = tmp_path / f"{kernel[6:]}{seed}.sqlite"
         result = search(Bench(), "20e", kernel, store=store, seed=seed)
         with Store.open(store) as kept:
