@@ -175,7 +175,7 @@ def test_what_is_written_is_the_whole_dataset(tmp_path: Path, monkeypatch: pytes
 
 def test_scripts(tmp_path: Path) -> None:
     for command in (
-        ["--from", "NVIDIA H200", "--bands", "<1e8", "--shapes", "2", "--fresh"],
+        ["--from", "NVIDIA H200", "--bands", "<1e8", "--shapes", "2", "--gpus", "1", "--fresh"],
         ["--only-configs", PARTS, "--shapes", "6", "--gpus", "1", "--fresh"],
         ["--only-configs", PARTS, "--bands", ">1e12", "--shapes", "1", "--gpus", "1"],
     ):
