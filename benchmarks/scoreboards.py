@@ -299,9 +299,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("step", choices=("run", "check"))
     parser.add_argument("--out", default=os.environ.get("OUT", "."), help="folder")
     parser.add_argument("--seconds", type=float, default=150.0, help="run: stop then")
-    parser.add_argument(
-        "--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="processes that build"
-    )
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="builders")
     parser.add_argument("--kernels", type=int, default=8, help="check: how many")
     options = parser.parse_args(arguments)
     return {"run": run, "check": check}[options.step](options)

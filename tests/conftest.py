@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.shared import folder_of
+from tests.shared import folder_of, python_path
 
 # pytest-xdist's workers fill the cores: more threads of numpy's and torch's would only wait for each other
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -31,6 +31,10 @@ if "PYTEST_XDIST_WORKER" in os.environ and "SASSAFRAS_TEST_GPUS" in os.environ:
 
 # Inductor's programs are scalar: trying each vector extension takes longer than the few programs of the tests
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+
+# where nothing is measured
+if shutil.which("nvidia-smi") is None:
+    os.environ["PYTHONPATH"] = python_path()
 
 # bytecode is kept even where the environment says not to: workers and some 500 commands compile the package
 sys.dont_write_bytecode = False

@@ -44,6 +44,13 @@ def once(shared: Path, key: str, make: Callable[[Path], None]) -> Path:
     return folder
 
 
+def python_path(*places: Path) -> str:
+    """A PYTHONPATH of these folders, that of ``programs/sitecustomize.py`` and what is there already."""
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    wanted = [*map(str, places), str(Path(__file__).parent / "programs"), *inherited]
+    return os.pathsep.join(dict.fromkeys(place for place in wanted if place))
+
+
 def without_torch(shared: Path) -> str:
     """A PYTHONPATH that hides torch and SciPy: the timing model needs neither, and where they are Triton and
     numba import them, which takes half as long as a small search."""
@@ -55,8 +62,7 @@ def without_torch(shared: Path) -> str:
                 f"raise ModuleNotFoundError('no {name}', name='{name}')\n"
             )
 
-    places = [str(once(shared, "without-torch", make)), os.environ.get("PYTHONPATH", "")]
-    return os.pathsep.join(place for place in places if place)
+    return python_path(once(shared, "without-torch", make))
 
 
 def compiled(shared: Path, files: Mapping[str, str], command: Sequence[str]) -> Path:

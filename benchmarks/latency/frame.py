@@ -23,7 +23,7 @@ under test, P4 false, P5 true.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from sassafras.sass.control import Control
 from sassafras.sass.instruction import split_text
@@ -55,6 +55,7 @@ WAITER = "MOV R29, RZ"
 #: target of a branch under test
 SKIP = "`(skip)"
 _FP64 = frozenset(["DADD", "DMUL", "DFMA", "DSETP"])
+_split_text = lru_cache(maxsize=1 << 14)(split_text)  # probes are made of few instructions
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Line:
     @cached_property
     def control(self) -> Control:
         """Its control code: scoreboard 0 for late results, 1 for late reads."""
-        _, opcode, _operands = split_text(self.text)
+        _, opcode, _operands = _split_text(self.text)
         op = OPCODES[base(opcode)]
         late = op.variable and op.queue is not Queue.CONTROL and base(opcode) not in _FP64
         stores = op.memory is not Memory.NONE and op.writes_memory

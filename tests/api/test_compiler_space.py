@@ -27,6 +27,7 @@ from sassafras.validate import Validator
 from tests import by_recipe
 from tests.cli.in_process import sassafras as command
 from tests.evaluate.pretended_gpu import __name__ as PRETENDED
+from tests.shared import python_path
 
 ROOT = Path(__file__).parents[2]
 #: small, and the model's ratios of it are evidence
@@ -156,7 +157,7 @@ def test_schedules_that_turn_out_wrong_are_counted_and_the_stage_before_stands()
 def test_a_winner_is_kept_with_what_it_rests_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sassafras.frontend.ptx.space.available", lambda: available()[:1])
     seen = set()
-    for kernel, seed in ((KERNEL, 0), *(("suite:softmax", seed) for seed in range(4))):
+    for kernel, seed in ((KERNEL, 0), (KERNEL, 1), *(("suite:softmax", seed) for seed in range(4))):
         store = tmp_path / f"{kernel[6:]}{seed}.sqlite"
         result = search(Bench(), "20e", kernel, store=store, seed=seed)
         with Store.open(store) as kept:
@@ -199,7 +200,7 @@ def test_finalists_are_measured_by_other_processes_than_selected_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", python_path(ROOT))
     monkeypatch.setenv("PRETEND_LOG", str(log))
     with Pretended() as device:
         device.searching = set()

@@ -43,6 +43,9 @@ def test_a_small_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     settings = strategies.Settings(tmp_path, "model", 8, 2, False, float("inf"), shared=True)
     names = ["cuasmrl", "walk_memory_moves"]
     monkeypatch.setattr(strategies, "STRATEGIES", dict(strategies.STRATEGIES))
+    # a network of two rows: the preset's own has 27 million weights to factorise (tests/search/ppo makes one)
+    monkeypatch.setitem(ablations.CHANGES, "cuasmrl", {"pool": True})
+    monkeypatch.setattr("sassafras.search.ppo.network.PaperNetwork.ROWS", 2)
     assert ablations.play("topk_gating", 0, names, settings) == 2
     assert ablations.play("topk_gating", 0, names, settings) == 0
     found = json.loads(ablations.publish(tmp_path, str(tmp_path)).read_text())

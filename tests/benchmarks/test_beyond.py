@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import beyond  # noqa: E402
 
 from sassafras.frontend.ptx import axes  # noqa: E402
-from tests.capture.conftest import DEMO, capture  # noqa: E402
+from tests.capture.conftest import recorded  # noqa: E402, F401 (a fixture)
 
 
 def row(kernel: str, stage: str, speedup: float, **more: Any) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def test_a_rehearsal_is_cut_resumed_and_writes_no_result(
         "--device",
         "model",
         "--evaluations",
-        "8",
+        "4",
         "--only",
         "topk_gating,softmax",
     ]
@@ -164,15 +164,12 @@ def test_a_rehearsal_is_cut_resumed_and_writes_no_result(
 
 
 def test_a_captured_kernel_is_searched_alone_and_one_that_is_not_there_is_a_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recorded: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ran = capture(
-        tmp_path / "demo", "-m", "tests.capture.drive", str(DEMO), "--device", "cpu", "--steps", "2",
-        "--rows", "64",
-        cache=tmp_path / "cache",
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    targets = [f"{tmp_path}/demo/captured.json:rmsnorm_kernel", f"{tmp_path}/gone/captured.json:lost"]
+    targets = [f"{recorded}/captured.json:rmsnorm_kernel", f"{tmp_path}/gone/captured.json:lost"]
     words = ["beyond.py", "--compiler", "--device", "model", "--evaluations", "4", "--only", "-", "--targets"]
     monkeypatch.setattr(sys, "argv", [*words, *targets, "--out", str(tmp_path)])
     monkeypatch.setattr(
@@ -181,7 +178,7 @@ def test_a_captured_kernel_is_searched_alone_and_one_that_is_not_there_is_a_row(
     beyond.main()
     found, lost = beyond.read_rows(tmp_path / "compiler-space-modelled.rows.jsonl")
     assert (found["kernel"], lost["kernel"]) == (
-        "demo rmsnorm_kernel",
+        "captured rmsnorm_kernel",
         "gone lost",
     )
     assert found["suite"] is False and found["evaluations"] == 4 and "error" not in found

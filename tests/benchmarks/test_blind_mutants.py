@@ -19,6 +19,8 @@ from sassafras.sass import Program
 from sassafras.sass.opcodes import BRANCHES
 from sassafras.validate import Validator
 from tests.kernels import softmax_cubin
+from tests.scripts import run_benchmark
+from tests.shared import python_path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -76,7 +78,7 @@ def fates(kernel: Kernel, *ends: Any) -> tuple[list[blind.BlindMutant], dict[str
 def pretended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("LOG", "SAMPLES"):
         monkeypatch.setenv(f"PRETEND_{name}", str(tmp_path / name))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", python_path(ROOT))
     return tmp_path
 
 
@@ -153,10 +155,8 @@ def test_a_row_counts_what_passed_so_many_samples(kernel: Kernel) -> None:
 
 
 def command(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, str(ROOT / "benchmarks" / "blind_mutants.py"), "--only", SOFTMAX]
-    words += ["--count", "12", "--approved", "1", "--workers", "1", "--pretend", STAND_IN]
-    words += ["--out", str(folder), *more]
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    words = ["--only", SOFTMAX, "--count", "12", "--approved", "1", "--workers", "1", "--pretend", STAND_IN]
+    return run_benchmark("blind_mutants", *words, "--out", folder, *more)
 
 
 def test_the_script_asks_for_its_door_runs_resumes_and_writes(pretended: Path) -> None:

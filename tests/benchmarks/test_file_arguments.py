@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.scripts import run_benchmark
 from tests.shared import once
 
 ROOT = Path(__file__).parents[2]
@@ -38,8 +38,10 @@ SCRIPTS = sorted(
 
 #: each script in a fork of a process that has imported what nearly all of them do
 EXPLAIN = """
-import os, runpy, sys
-import numpy, sassafras
+import gc, os, runpy, sys
+import numba, numpy, triton
+import sassafras.api.optimize, sassafras.evaluate.gpu, sassafras.gemm.select, sassafras.validate
+gc.freeze()
 folder, *scripts = sys.argv[1:]
 for script in scripts:
     name = os.path.basename(script)
@@ -47,8 +49,13 @@ for script in scripts:
         for number, kind in ((1, "out"), (2, "err")):
             os.dup2(os.open(f"{folder}/{name}.{kind}", os.O_WRONLY | os.O_CREAT), number)
         sys.argv, sys.path[0] = [script, "--help"], os.path.dirname(script)
-        runpy.run_path(script, run_name="__main__")
-        os._exit(9)  # --help ends a program
+        status = 9  # --help ends a program
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as end:
+            status = end.code or 0
+        sys.stdout.flush()
+        os._exit(status)  # what is imported takes as long to be taken down
     with open(f"{folder}/{name}.status", "w") as file:
         print(os.waitstatus_to_exitcode(os.wait()[1]), file=file)
 """
@@ -67,13 +74,12 @@ def test_every_script_imports_and_explains_itself(script: str, shared: Path) -> 
 
 def said(command: str, path: Path, out: Path) -> str:
     """The one line that a command ends with, having failed."""
-    words = [word.format(str(path), out=str(out)) for word in command.split()]
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / words[0]), *words[1:]], cwd=out, capture_output=True,
-        text=True, timeout=120, check=False, env={**os.environ, "OUT": str(out)},
-    )  # fmt: skip
+    script, *words = (word.format(str(path), out=str(out)) for word in command.split())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(out)
+        patch.setenv("OUT", str(out))
+        run = run_benchmark(script.removesuffix(".py"), *words)
     assert run.returncode, run.stdout
-    assert "Traceback" not in run.stderr, run.stderr
     assert not [file for file in out.iterdir() if file.suffix == ".json"], "nothing is published"
     return (run.stderr or run.stdout).strip().splitlines()[-1]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.scripts import run_benchmark
+from tests.shared import python_path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -139,10 +141,12 @@ def run(folder: Path, *more: str, **ncu: bool) -> subprocess.CompletedProcess[st
     answers = {"lacks": False, "denied": False, **ncu}
     (tools / "ncu").write_text(NCU.format(python=sys.executable, **answers))
     (tools / "ncu").chmod(0o755)
-    words = [sys.executable, str(ROOT / "benchmarks" / "hgemm_profiles.py"), "--dry-run", "--shapes", "3"]
-    words += ["--batch", "2", "--out", str(folder), *more]
-    environment = {**os.environ, "CUDA_HOME": str(folder / "cuda"), "PYTHONPATH": str(ROOT / "src")}
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_HOME", str(folder / "cuda"))
+        patch.setenv("PYTHONPATH", python_path(ROOT / "src"))
+        return run_benchmark(
+            "hgemm_profiles", "--dry-run", "--shapes", "3", "--batch", "2", "--out", folder, *more
+        )
 
 
 def test_the_script_selects_profiles_explains_and_resumes(tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from tests.scripts import BENCHMARKS, run_benchmark
 
 
 def test_one_wrong_element_of_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,10 +29,7 @@ def test_one_wrong_element_of_many_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_dry_run_writes_its_file(tmp_path: Path) -> None:
-    command = [sys.executable, str(BENCHMARKS / "hgemm_random.py"), "--dry-run", "--count", "30"]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
-    )
+    done = run_benchmark("hgemm_random", "--dry-run", "--count", "30", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "hgemm-random-dry.json").read_text())["summary"]
     assert summary["checks"] == 30 and summary["wrong"] == summary["yardstick_off"] == 0

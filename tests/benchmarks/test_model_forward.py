@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.scripts import BENCHMARKS, run_benchmark
+
 torch = pytest.importorskip("torch")
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
@@ -66,10 +65,7 @@ def test_a_wrong_model_has_no_speedup_and_a_right_one_has(
 
 
 def test_a_process_without_time_leaves_its_journal(tmp_path: Path) -> None:
-    command = [sys.executable, str(BENCHMARKS / "model_forward.py"), "--dry-run", "--limit-s", "0"]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
-    )
+    done = run_benchmark("model_forward", "--dry-run", "--limit-s", "0", "--out", tmp_path)
     assert done.returncode == 1, "no row is no result"
     assert json.loads((tmp_path / "model-forward-dry.json").read_text())["rows"] == []
 

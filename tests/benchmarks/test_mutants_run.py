@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.kernels import softmax_cubin
+from tests.scripts import run_benchmark
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -20,8 +21,6 @@ from mutants import kernel_run, learning
 from mutants.pool import Event, Job, Pool, Say
 from mutants.shares import Item, Shares
 from mutants.summary import Results
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def count(say: Say, to: int) -> int:
@@ -186,15 +185,7 @@ def test_the_script_learns_runs_and_writes(tmp_path: Path) -> None:
     (folder / "none.cubin").write_bytes(b"no cubin")
 
     def script(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [
-            sys.executable,
-            str(BENCHMARKS / "mutants_run.py"),
-            str(folder),
-            "--workers",
-            "1",
-            *arguments,
-        ]
-        return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+        return run_benchmark("mutants_run", folder, "--workers", "1", *arguments)
 
     learnt = tmp_path / "learnt.json"
     done = script("--learn", str(learnt), "--seconds", "300")
@@ -212,9 +203,6 @@ def test_the_script_learns_runs_and_writes(tmp_path: Path) -> None:
     assert script("--rebuild", "softmax", "3", "--out", str(tmp_path)).returncode == 0
     assert (tmp_path / "again-3.cubin").read_bytes() != softmax_cubin()
     (tmp_path / "empty").mkdir()
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "mutants_run.py"), str(tmp_path / "empty")],
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    done = run_benchmark("mutants_run", tmp_path / "empty")
     assert done.returncode == 2
     assert "there is no kernel for sm_90" in done.stderr

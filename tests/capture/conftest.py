@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared import once
+
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "serve_demo.py"
 
@@ -32,15 +34,17 @@ def capture(folder: Path, *program: str, cache: Path, **more: str) -> subprocess
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded(shared: Path) -> Path:
     """The capture's folder. Read only."""
     pytest.importorskip("torch")
-    folder = tmp_path_factory.mktemp("capture")
-    ran = capture(
-        folder / "captured", "-m", "tests.capture.drive", str(DEMO), "--device", "cpu", "--steps", "8",
-        "--rows", "256",
-        cache=folder / "cache",
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    assert "gather_kernel" in ran.stdout and "captured.json" in ran.stdout
-    return folder / "captured"
+
+    def make(work: Path) -> None:
+        ran = capture(
+            work / "captured", "-m", "tests.capture.drive", str(DEMO), "--device", "cpu", "--steps", "8",
+            "--rows", "256",
+            cache=work / "cache",
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        assert "gather_kernel" in ran.stdout and "captured.json" in ran.stdout
+
+    return once(shared, "captured-demo", make) / "captured"

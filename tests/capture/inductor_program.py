@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -130,36 +129,51 @@ def half(*shape: int) -> Any:
     return torch.zeros(shape, dtype=torch.float16)
 
 
-def program() -> Counter[str]:
-    """Launches by kind of launch."""
-    launched: Counter[str] = Counter()
-    rows = compiled(rms_and_gate, half(64, 1024), half(1024), half(64, 1024), dynamic=True)
+def static() -> int:
+    """Rows of any number, by Inductor's static launcher."""
+    rows, launched = compiled(rms_and_gate, half(64, 1024), half(1024), half(64, 1024), dynamic=True), 0
     for n, times in ((64, 3), (256, 2)):
         for _ in range(times):
             rows([half(n, 1024), half(1024), half(n, 1024)])
-            launched["static"] += 1
+            launched += 1
+    return launched
+
+
+def tuned() -> int:
+    """The better of two configurations."""
     with settings.patch(max_autotune_pointwise=True):
         picked = compiled(shifted, half(4096), torch.zeros(4096, dtype=torch.int64))
         for _ in range(2):
             picked([half(4096), torch.arange(4096) % 77])
-            launched["tuned"] += 1
+    return 2
+
+
+def by_triton() -> int:
+    """By Triton's own launcher."""
     with settings.patch(use_static_triton_launcher=False):
         loaded = compiled(rms_and_gate, half(8, 512), half(512), half(8, 512))
         for _ in range(4):
             loaded([half(8, 512), half(512), half(8, 512)])
-            launched["triton"] += 1
-    own = compiled(scaled, torch.zeros(1000))
+    return 4
+
+
+def own() -> int:
+    """The program's own kernel, one without a block, and one that is launched cooperatively."""
+    mine = compiled(scaled, torch.zeros(1000))
     for _ in range(6):
-        own([torch.zeros(1000)])
-        launched["own"] += 1
+        mine([torch.zeros(1000)])
     stock.shift[(0,)](torch.zeros(0), torch.zeros(0), 0, BLOCK=256)  # no block
     with settings.patch({"triton.cooperative_reductions": True, "triton.force_cooperative_reductions": True}):
         compiled(total, half(4, 65536))([half(4, 65536)])
-    return launched
+    return 6
+
+
+#: launches by kind of launch
+PARTS: dict[str, Callable[[], int]] = {"static": static, "tuned": tuned, "triton": by_triton, "own": own}
 
 
 def main() -> None:
-    """Run `program`, for which CUDA is replaced."""
+    """Run the parts that the command line names, all by default, with CUDA replaced."""
     cuda, loader, times = Driver(), Loader(), iter(range(1, 1000))
     driver.set_active(cuda)
 
@@ -186,7 +200,7 @@ def main() -> None:
         replace("torch._C._StaticCudaLauncher", loader, create=True)
         replace("torch._C._FastCudaLauncher", FastLauncher, create=True)
         replace("torch._C._dynamo.guards._empty_strided_cuda", torch._C._dynamo.guards._empty_strided_cpu)
-        launched = program()
+        launched = {name: PARTS[name]() for name in sys.argv[1:] or PARTS}
     facts = {
         "launched": launched, "fast": FastLauncher.made, "loads": cuda.loads + loader.loads,
         "launches": len(cuda.launches) + len(loader.launches),

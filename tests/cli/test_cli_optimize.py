@@ -78,14 +78,14 @@ def wait_for(process: subprocess.Popen[str], folder: Path, count: int) -> None:
 
 
 def test_optimize_repeat_and_start_over(tmp_path: Path) -> None:
-    out, err = finish(start(tmp_path, "--budget", "40e", target=EXAMPLE))
-    assert re.fullmatch(LINE + r".*\n", out) and "searching 40e with guided" in err
+    out, err = finish(start(tmp_path, "--budget", "24e", target=EXAMPLE))
+    assert re.fullmatch(LINE + r".*\n", out) and "searching 24e with guided" in err
     assert "model assumes: " in err
     (written,) = (tmp_path / "out").glob("*.json")
     facts = json.loads(written.read_text())
-    assert facts["evaluations"] == sum(facts["verdicts"].values()) == 40
+    assert facts["evaluations"] == sum(facts["verdicts"].values()) == 24
     # the validator may be stricter than the scheduler, but not by much
-    assert set(facts["verdicts"]) <= {"modelled", "illegal_schedule"} and facts["verdicts"]["modelled"] >= 30
+    assert set(facts["verdicts"]) <= {"modelled", "illegal_schedule"} and facts["verdicts"]["modelled"] >= 18
     assert facts["failed_after_validation"] == 0
     assert facts["modelled"] is True and facts["speedup"] is None and facts["summary"] + "\n" == out
     from sassafras.targets import load
@@ -100,13 +100,14 @@ def test_optimize_repeat_and_start_over(tmp_path: Path) -> None:
         assert store.winners() == [] and len(store.runs()) == 1
         assert [w.tuned for w in store.modelled_winners()] == [facts["kernel"]["digest"]] * facts["improved"]
 
-    again, err = here(tmp_path, "--budget", "40e", target=EXAMPLE)
+    again, err = here(tmp_path, "--budget", "24e", "--no-check", target=EXAMPLE)
     assert again == out and "this search finished before" in err
-    over, err = here(tmp_path, "--budget", "40e", "--fresh", "--quiet", "--json", target=EXAMPLE)
+    fresh = ("--budget", "24e", "--no-check", "--fresh", "--quiet", "--json")
+    over, err = here(tmp_path, *fresh, target=EXAMPLE)
     assert err == "" and json.loads(over)["summary"] == facts["summary"]
     assert json.loads(over)["replayed"] == 0 and len(json.loads(over)["files"]) == 2
     with Store.open(tmp_path / "store.sqlite") as store:
-        assert [run.evaluations for run in store.runs()] == [40, 40]
+        assert [run.evaluations for run in store.runs()] == [24, 24]
 
 
 def test_the_next_command_names_another_space_than_the_default(tmp_path: Path) -> None:
@@ -134,12 +135,13 @@ def test_all_cases_end_in_a_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_keeps_the_best(tmp_path: Path, number: signal.Signals) -> None:
-    process = start(tmp_path, "--budget", "1000000e")
+    process = start(tmp_path, "--budget", "1000000e", target="suite:rmsnorm")
     wait_for(process, tmp_path, 20)
     process.send_signal(number)
     out, err = finish(process, 130)
     assert re.match(LINE, out) and "interrupted: this is the best so far" in err
-    assert (tmp_path / "out" / "softmax-512x4096-guided-s0.cubin").stat().st_size > 1000
+    (saved,) = (tmp_path / "out").glob("rmsnorm-*-guided-s0.cubin")
+    assert saved.stat().st_size > 1000
     with Store.open(tmp_path / "store.sqlite") as store:
         assert store.runs()[0].finished_budget is None
 
@@ -167,7 +169,7 @@ def test_kill_9_and_resume_ends_like_an_uninterrupted_search(tmp_path: Path) -> 
 def test_the_custom_strategy_example_runs(tmp_path: Path) -> None:
     store = tmp_path / "store.sqlite"
     done = subprocess.run(
-        [sys.executable, "examples/custom_strategy.py", "suite:softmax", "model", "24e"],
+        [sys.executable, "examples/custom_strategy.py", "suite:rmsnorm", "model", "24e"],
         cwd=Path(__file__).parents[2], env=os.environ | {"SASSAFRAS_STORE": str(store)},
         capture_output=True, text=True, timeout=200, check=True,
     )  # fmt: skip

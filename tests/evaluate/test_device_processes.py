@@ -16,6 +16,7 @@ from sassafras import Candidate, Case, Evaluation, Kernel, Verdict, Workload
 from sassafras.cuda import ahead
 from sassafras.evaluate.gpu import CudaDevice
 from sassafras.evaluate.gpu.device import Limits
+from tests.shared import python_path
 
 ROOT = Path(__file__).parents[2]
 KERNEL = Kernel(b"baseline", "k", "sm_90a", 32)
@@ -37,7 +38,7 @@ class Pretended(CudaDevice):
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", python_path(ROOT))
     monkeypatch.setenv("PRETEND_LOG", str(tmp_path / "log"))
     return tmp_path / "log"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +22,7 @@ from sassafras.gemm.select import dataset, table
 from sassafras.gemm.select.dataset import Dataset
 from sassafras.gemm.select.selector import Selector
 from sassafras.gemm.select.table import TableRow, TunedTable
+from tests.scripts import run_benchmark
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = Options(configs=12, finalists=2, layouts=("nt", "tt"))
@@ -112,12 +111,8 @@ def test_its_files_have_names_of_their_own(swept: tuple[Path, Dataset], tmp_path
 
 def test_the_script_sweeps_them(tmp_path: Path) -> None:
     words = ["sweep", "--dry-run", "--grid", "backward", "--layouts", "nt,tt", "--shapes", "6", "--gpus", "2"]
-    command = [sys.executable, str(ROOT / "benchmarks/hgemm.py"), *words, "--out", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     for _ in range(2):
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=240, check=False, env=environment
-        )
+        done = run_benchmark("hgemm", *words, "--out", tmp_path)
         assert done.returncode == 0 and "6 of 6 shapes" in done.stdout, done.stdout + done.stderr
     assert Dataset.load(tmp_path / "sweep-backward-dry.jsonl.gz").modelled
 

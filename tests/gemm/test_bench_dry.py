@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,8 +30,8 @@ from sassafras.gemm.configs.names import parse
 from sassafras.gemm.problem.shape import Product, Shape
 from sassafras.gemm.select.dataset import Dataset
 from sassafras.gemm.select.table import TunedTable
+from tests.scripts import run_benchmark
 
-ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = Options(configs=16, finalists=3, seconds=0.01, walls=6, calls=4)
 QUIET: dict[str, Any] = {"dry": True, "progress": 0, "say": lambda text: None}
 SHAPES = (Shape(64, 64, 64), Shape(128, 64, 256), Shape(512, 1024, 512))
@@ -383,10 +381,9 @@ def test_commands(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["sweep", "off-grid"])
 def test_the_script_of_a_sitting(tmp_path: Path, stage: str) -> None:
-    command = [sys.executable, str(ROOT / "benchmarks/hgemm.py"), stage, "--dry-run", "--shapes", "6"]
-    command += ["--configs", "12", "--out", str(tmp_path), "--gpus", "2"]
-    command += ["--seconds", "0.01", "--calls", "4"] if stage == "off-grid" else []
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    few = ["--seconds", "0.01", "--calls", "4"] if stage == "off-grid" else []
+    command = [stage, "--dry-run", "--shapes", "6", "--configs", "12", "--gpus", "2", *few]
+    done = run_benchmark("hgemm", *command, "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     expected = {"sweep": "sweep-dry.jsonl.gz", "off-grid": "hgemm-judge-1-dry.json"}
     assert (tmp_path / expected[stage]).is_file()

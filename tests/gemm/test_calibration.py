@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,8 +26,8 @@ from sassafras.gemm.select.correction import Correction, corrected, times_of
 from sassafras.gemm.select.dataset import Dataset, DatasetEntry
 from sassafras.gemm.select.gpus import GpuFacts, tables_of
 from sassafras.gemm.select.table import TunedTable, shipped_path
+from tests.scripts import run_benchmark
 
-ROOT = Path(__file__).resolve().parents[2]
 H200 = "NVIDIA H200"
 STRANGER = GpuFacts("NVIDIA H800 PCIe", 114, 2039, 1755)
 
@@ -217,29 +214,18 @@ def test_doctor_says_whose_tables_serve(tmp_path: Path, monkeypatch: pytest.Monk
     assert "corrected by a calibration" in said(STRANGER.name)[1]
 
 
-def test_the_benchmarks_rehearse(there: TunedTable, tmp_path: Path) -> None:
+def test_the_benchmarks_rehearse(there: TunedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = timed(there, sample(there)[:150])
     few.save(tmp_path / "calibration.jsonl.gz")
     made = corrected(there, Correction.fit(times_of(there), few), few)
     made.save(tmp_path / "stranger.calibrated.table.json")
     there.save(tmp_path / "sweep.json")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OUT": str(tmp_path)}
+    monkeypatch.setenv("OUT", str(tmp_path))
     for command in (
-        [
-            "calibration.py",
-            str(tmp_path),
-            "--sweep",
-            str(tmp_path / "sweep.json"),
-            "--shapes",
-            "9",
-            "--dry-run",
-        ],
-        ["winners.py", "--here", "nvidia-h200"],
+        ["calibration", tmp_path, "--sweep", tmp_path / "sweep.json", "--shapes", "9", "--dry-run"],
+        ["winners", "--here", "nvidia-h200"],
     ):
-        done = subprocess.run(
-            [sys.executable, f"benchmarks/{command[0]}", *command[1:]],
-            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False,
-        )  # fmt: skip
+        done = run_benchmark(*command)
         assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "calibration-dry.json").read_text())
     assert found["summary"]["grid"]["products"] == 18 and found["summary"]["modelled"]

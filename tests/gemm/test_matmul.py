@@ -25,6 +25,7 @@ from sassafras.gemm.matmul.torch_side import strict  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
 from sassafras.gemm.select.table import TableRow, TunedTable  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
+from tests.shared import python_path  # noqa: E402
 
 TN = "small_tn_m1n2s2/w1x1x1/c1"
 NN = "small_nn_m1n2s1/w1x1x1/c1"
@@ -545,7 +546,11 @@ def test_the_example_runs_without_a_gpu(tmp_path: Path) -> None:
     import sys
 
     root = Path(__file__).resolve().parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root / "src"), "SASSAFRAS_GEMM_CACHE": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": python_path(root / "src"),
+        "SASSAFRAS_GEMM_CACHE": str(tmp_path),
+    }
     command = [sys.executable, str(root / "examples/matmul.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
     assert done.returncode == 0, done.stderr

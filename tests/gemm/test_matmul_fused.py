@@ -5,6 +5,7 @@ The engine runs on the driver's stand-in (`driver_stand_in.cpp`), which computes
 
 from __future__ import annotations
 
+import json
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ from sassafras.gemm.select import epilogue_selector  # noqa: E402
 from sassafras.gemm.select.selector import Selector  # noqa: E402
 from sassafras.gemm.select.table import TableRow, TunedTable, shipped_path  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
+from tests.scripts import run_benchmark  # noqa: E402
 
 #: torch takes long for all of these, so that ours is chosen wherever it can run
 SIZES = ((32, 48, 64), (128, 64, 64), (64, 128, 512), (1, 48, 64))
@@ -331,15 +333,7 @@ def test_bad_calls_say_what_is_wrong(engine: Planner) -> None:
 
 
 def test_the_benchmark_rehearses(tmp_path: Path) -> None:
-    import json
-    import subprocess
-    import sys
-
-    root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, str(root / "benchmarks/matmul_epilogue.py"), "--dry-run", "--rounds", "2"]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
-    )
+    done = run_benchmark("matmul_epilogue", "--dry-run", "--rounds", "2", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "matmul-epilogue-dry.json").read_text())
     assert written["summary"]["modelled"] and written["summary"]["rows"] == len(written["rows"]) == 4

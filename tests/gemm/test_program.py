@@ -32,6 +32,7 @@ from sassafras.gemm.problem.shape import Product, Shape  # noqa: E402
 from sassafras.gemm.select.table import ProductRow, TableRow, TunedTable  # noqa: E402
 from tests.cli.in_process import sassafras as command_line  # noqa: E402
 from tests.gemm.test_matmul import TN, Install, cache, half, install, launches, library, table  # noqa: E402
+from tests.shared import python_path  # noqa: E402
 
 __all__ = ["cache", "install", "library"]  # fixtures
 ROOT = Path(__file__).parents[2]
@@ -284,17 +285,15 @@ def command(library: Path, cache: Path, tmp_path: Path) -> Iterator[list[str]]:
     ]
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
-
-
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path(ROOT / "src", ROOT)}
 
 
 def test_a_program_is_recorded_and_tuned_and_a_kill_loses_one_product(
-    command: list[str], tmp_path: Path
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first run in a process of its own, to be killed, and the others in this one."""
     journal, runs = tmp_path / "out" / "program.gpu0.jsonl", tmp_path / "runs"
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
     killed = subprocess.Popen(
         command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -305,9 +304,10 @@ def test_a_program_is_recorded_and_tuned_and_a_kill_loses_one_product(
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     kept = read(journal)[1:]
-    done = run(command)
-    assert done.returncode == 0, done.stderr
-    assert "3 of 3 products tuned (modelled)" in done.stdout
+    tune = command[3:]
+    status, printed, errors = command_line(*tune)
+    assert status == 0, errors
+    assert "3 of 3 products tuned (modelled)" in printed
     assert read(journal)[1 : 1 + len(kept)] == kept and runs.read_text() == "run\n"
     by_calls = {
         (text["shape"], text["bias"], text["addend"], text["dtype"]): text["calls"]
@@ -318,10 +318,10 @@ def test_a_program_is_recorded_and_tuned_and_a_kill_loses_one_product(
         ("4x1024x512", True, True, "fp16"): 2,
         ("64x128x256", False, False, "bf16"): 1,
     }
-    again = run([*command[:4], "--fresh", "--json", *command[4:]])
-    assert json.loads(again.stdout)["tuned"] == 3 and runs.read_text() == "run\nrun\n"
-    other = run([*command, "more"])
-    assert other.returncode == 2 and "what another program calls" in other.stderr
+    _, printed, _ = command_line(tune[0], "--fresh", "--json", *tune[1:])
+    assert json.loads(printed)["tuned"] == 3 and runs.read_text() == "run\nrun\n"
+    status, _, errors = command_line(*tune, "more")
+    assert status == 2 and "what another program calls" in errors
 
 
 def products_of(folder: Path) -> list[dict[str, Any]]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,8 +22,8 @@ from sassafras.gemm.configs.registry import Config, with_dtype
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.dataset import EARLIER, Dataset, DatasetEntry, merge, shipped
 from sassafras.gemm.select.table import TunedTable
+from tests.scripts import run_benchmark
 
-ROOT = Path(__file__).resolve().parents[2]
 PARTS = r"^split_k_.*/(c[3-8]|p\d)"
 LONG = Shape(512, 256, 16384)
 
@@ -177,16 +174,12 @@ def test_what_is_written_is_the_whole_dataset(tmp_path: Path, monkeypatch: pytes
 
 
 def test_scripts(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     for command in (
-        ["hgemm.py", "sweep", "--from", "NVIDIA H200", "--bands", "<1e8", "--shapes", "2", "--fresh"],
-        ["hgemm.py", "sweep", "--only-configs", PARTS, "--shapes", "6", "--gpus", "1", "--fresh"],
-        ["hgemm.py", "sweep", "--only-configs", PARTS, "--bands", ">1e12", "--shapes", "1", "--gpus", "1"],
+        ["--from", "NVIDIA H200", "--bands", "<1e8", "--shapes", "2", "--gpus", "1", "--fresh"],
+        ["--only-configs", PARTS, "--shapes", "6", "--gpus", "1", "--fresh"],
+        ["--only-configs", PARTS, "--bands", ">1e12", "--shapes", "1", "--gpus", "1"],
     ):
-        done = subprocess.run(
-            [sys.executable, f"benchmarks/{command[0]}", *command[1:], "--dry-run", "--out", str(tmp_path)],
-            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False,
-        )  # fmt: skip
+        done = run_benchmark("hgemm", "sweep", *command, "--dry-run", "--out", tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
     # (the journal holds the shapes of the sweep before as well)
     assert done.stdout.startswith("1 of 1 shapes, ") and "shapes, 1 and " not in done.stdout

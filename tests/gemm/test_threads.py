@@ -33,7 +33,7 @@ SECONDS = 200 + ROUNDS // 2
 SANITIZERS = {
     "address": ("libasan.so", "ASAN_OPTIONS", "detect_leaks=0:exitcode=66"),
     # the interpreter and torch are not built for it; what their locks order is seen all the same
-    "thread": ("libtsan.so", "TSAN_OPTIONS", "ignore_noninstrumented_modules=1:exitcode=66"),
+    "thread": ("libtsan.so", "TSAN_OPTIONS", "ignore_noninstrumented_modules=1:exitcode=66:halt_on_error=1"),
 }
 _HELD = "            return at->second;\n"
 _WORDS = "    uint64_t words[kMostParameters];\n"

@@ -174,6 +174,10 @@ RINGS = (
 )
 
 
+#: one of each family
+STRONGER = (RINGS[0], RINGS[2], RINGS[5])
+
+
 @lru_cache
 def rings(shared: Path) -> tuple[Program, Program, Program]:
     """The kernels, with a group more in flight behind the wait of each, and with one less."""
@@ -189,14 +193,17 @@ def rings(shared: Path) -> tuple[Program, Program, Program]:
 
 @pytest.mark.parametrize("name", RINGS)
 def test_a_slot_is_given_back_behind_the_wait_for_its_products(name: str, shared: Path) -> None:
-    found, weaker, stronger = (
-        Auditor(Validator(bytes(program.cubin.data), name, program=program)).report()
-        for program in rings(shared)
-    )
+    made, weak, strong = rings(shared)
+
+    def report(program: Program) -> KernelAudit:
+        return Auditor(Validator(bytes(program.cubin.data), name, program=program)).report()
+
+    found, weaker = report(made), report(weak)
     assert not found.hazards and not found.unsupported
     assert kinds(weaker) == {"slot"}
     assert "before the wait for the group of HGMMA" in weaker.hazards[0].message
-    assert not stronger.hazards
+    if name in STRONGER:  # what waits for more has no more hazards
+        assert not report(strong).hazards
 
 
 def test_copies_into_a_ring_whose_stage_is_a_remainder() -> None:

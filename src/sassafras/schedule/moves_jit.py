@@ -23,7 +23,7 @@ _NEVER = -(1 << 20)
 MAX_STALL = 15
 
 
-@njit(cache=True, no_cfunc_wrapper=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def positions(order: np.ndarray) -> np.ndarray:
     """Where each instruction stands."""
     where = np.empty(len(order), dtype=np.int32)
@@ -224,7 +224,7 @@ def _restore(w: Working, order: np.ndarray, stall: np.ndarray, where: np.ndarray
         w.order[p], w.stall[p], w.where[p] = order[p], stall[p], where[p]
 
 
-@njit(cache=True, no_cfunc_wrapper=True)
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 def perform(t: Tables, w: Working, kind: int, i: int, j: int) -> bool:
     """Carry out a move in place. Returns False, with the schedule garbage, where it is not legal.
 
