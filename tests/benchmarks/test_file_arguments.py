@@ -23,7 +23,6 @@ COMMANDS = [
     "timing_model.py --publish {}",
     "gemm_schedules.py ship {} --out {out}",
     "latencies.py publish {} --out {out}",
-    "latencies.py words {}",
     "choosers.py --dataset {} --out {out}",
     "validator.py {} --out {out}",
 ]
@@ -84,7 +83,7 @@ def test_a_missing_file_is_named(command: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     line = said(command, path, out)
-    assert any(word in line for word in ("error: ", "cannot be read", "no such folder")), line
+    assert any(word in line for word in ("error: ", "cannot be read")), line
     assert "{}" not in command or "result.json" in line, line
 
 
