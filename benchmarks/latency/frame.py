@@ -57,6 +57,11 @@ SKIP = "`(skip)"
 _FP64 = frozenset(["DADD", "DMUL", "DFMA", "DSETP"])
 
 
+def opcode(text: str) -> str:
+    """With its modifiers, without a guard."""
+    return split_text(text)[1]
+
+
 @dataclass(frozen=True)
 class Line:
     """One instruction: its text, how long the next one waits, and what it waits for itself.
@@ -76,11 +81,11 @@ class Line:
         """Its control code."""
         if self.sets is not None:
             return Control(self.stall, False, *self.sets, self.wait, 0)
-        _, opcode, _operands = split_text(self.text)
-        op = OPCODES[base(opcode)]
-        late = op.variable and op.queue is not Queue.CONTROL and base(opcode) not in _FP64
+        name = opcode(self.text)
+        op = OPCODES[base(name)]
+        late = op.variable and op.queue is not Queue.CONTROL and base(name) not in _FP64
         stores = op.memory is not Memory.NONE and op.writes_memory
-        writes = late and (not stores or opcode.startswith("ATOM"))
+        writes = late and (not stores or name.startswith("ATOM"))
         reads = late and op.memory is not Memory.CONSTANT and op.queue is not Queue.SPECIAL
         return Control(self.stall, False, 0 if writes else None, 1 if reads else None, self.wait, 0)
 
