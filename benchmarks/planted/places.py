@@ -27,8 +27,7 @@ def places(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
     for n in shuffled(rng, range(s.count)):
         i = s.code[n]
         for m, kind in _crossing(s, n, *block[n]):
-            if kind and quota.free(kind) and _alone(s, n, m):
-                quota.take(kind)
+            if kind and quota.free(kind) and _alone(s, n, m) and quota.take(kind):
                 start, end = block[n]
                 cubin = s.emit(s.moved(m, n), s.generous(start, end))
                 yield Mutant(kind, f"{s.code[m].text}  across  {i.text}", cubin)
