@@ -19,7 +19,6 @@ audited (`miscompiled.py`). Rows of a differential run on a GPU are kept.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
@@ -35,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import read_lines, write
+from common import command_line, read_lines, write
 from miscompiled import AUDIT, DIFFERENTIAL, audits, counted
 
 Row = dict[str, Any]
@@ -248,9 +247,7 @@ def cubins(folder: Path) -> list[tuple[str, str]]:
 
 def main() -> None:
     """Audit the corpus, plant, count, write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("corpus", type=Path, nargs="+", help="folders; without index.jsonl all cubins in one")
     parser.add_argument("--quota", type=int, default=3, help="cleared waits, and lowered stalls, of a kernel")
     parser.add_argument(
@@ -258,7 +255,6 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out")
     options = parser.parse_args()
     lines: list[tuple[str, str]] = []
     for folder, limit in zip_longest(options.corpus, options.limit):

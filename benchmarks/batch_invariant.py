@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from common import code_digest, journal_options, journal_path, shared, write
+from common import code_digest, command_line, journal_options, journal_path, shared, write
 from invariant_models import MODELS, model
 from invariant_rows import rows_of, summary_of
 
@@ -263,7 +263,7 @@ def warm(place: tuple[int, int, int, int, int]) -> None:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("part", choices=("bits", "times", "models", "all"))
     parser.add_argument("--count", type=int, default=len(SHAPES), help="(n, k) of bits and times")
     parser.add_argument("--process", type=int, default=0, help="number of this process, in the journal")

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -32,7 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, geomean, per_gpu, read_lines, read_result, write
+from common import command_line, geomean, per_gpu, read_lines, read_result, write
 
 Row = dict[str, Any]
 SPACES = ("swaps", "control", "renaming", "blocks")
@@ -155,7 +154,7 @@ def compiler_row(subject: str, options: argparse.Namespace) -> list[Row]:
             device=device,
             seed=options.seed,
             store=False,
-            out=Path(options.out) / "compiler-space",
+            out=options.out / "compiler-space",
         )
         facts = result.facts
         row |= searched(result) | {"stages": facts.get("stages", []), "samples": result.samples}
@@ -320,7 +319,7 @@ def read_rows(path: Path) -> list[Row]:
     return [{"environment": whole["environment"], **row} for row in whole["rows"]]
 
 
-def finish(rows: Sequence[Row], out: str) -> Path:
+def finish(rows: Sequence[Row], out: Path) -> Path:
     """Write the result file; of a kernel and stage the last row without an error counts."""
     last = {(r["kernel"], r["stage"]): r for r in sorted(rows, key=lambda r: "error" not in r)}
     order = (*STAGES, COMPILER)
@@ -337,9 +336,7 @@ def finish(rows: Sequence[Row], out: str) -> Path:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--only", default="", help="subjects, comma-separated; - for none")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each search")
     parser.add_argument("--evaluations", type=int, help="of each search, instead of seconds")
@@ -351,7 +348,6 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, help="[default: all]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--merge", type=Path, nargs="+", help="result files and rows to put together")
-    parser.add_argument("--out", default=os.environ.get("OUT", str(ROOT / "benchmarks" / "results")))
     options = parser.parse_args()
     if options.merge:
         rows = [row for file in options.merge for row in read_rows(file)]
@@ -363,7 +359,7 @@ def main() -> None:
         parser.error("--targets goes with --compiler")
     modelled = options.device == "model"
     name = ("compiler-space-modelled" if modelled else "compiler-space") if options.compiler else "beyond"
-    journal = Path(options.out) / f"{name}.rows.jsonl"
+    journal = options.out / f"{name}.rows.jsonl"
     journal.parent.mkdir(parents=True, exist_ok=True)
     if options.resume and not journal.exists():
         read_lines(options.resume)

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -34,7 +33,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from common import read_lines, validator_digest, write
+from common import command_line, read_lines, validator_digest, write
 from mutants import blind
 from mutants.blind import BlindMutant
 from mutants.fates import counted, grouped, passes, shown, summed
@@ -310,9 +309,7 @@ def taken_over(subjects: Sequence[Subject], settings: Row, lines: Sequence[Row])
 
 def main() -> int:
     """See the module; 0 where no approved mutant failed and nothing is left to run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, out=".")
     parser.add_argument("--run-refused", action="store_true", help="run what the validator refuses")
     parser.add_argument("--count", type=int, default=1000, help="refused mutants of all kernels together")
     parser.add_argument("--approved", type=int, default=25, help="approved mutants of a kernel, at most")
@@ -323,7 +320,6 @@ def main() -> int:
     parser.add_argument("--hang-s", type=float, default=4.0, help="seconds until a launch counts as hung")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pretend", metavar="MODULE", help="a worker that stands in for a GPU")
-    parser.add_argument("--out", type=Path, default=os.environ.get("OUT", "."))
     options = parser.parse_args()
     if not options.run_refused:
         parser.error("the validator refused these candidates: --run-refused runs them all the same")

@@ -10,7 +10,6 @@ in budget.rows.jsonl, and not measured a second time. ``--with`` adds those of a
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -21,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, read_lines, read_result, write
+from common import ROOT, command_line, python_path, read_lines, read_result, write
 
 Row = dict[str, Any]
 #: budgets above this may take a third more, those below 10 s more
@@ -34,9 +33,8 @@ def command(target: str, budget: str, device: str, folder: str) -> tuple[float, 
     words = [sys.executable, "-m", "sassafras", "optimize", target, "--budget", budget, "--device", device]
     words += ["--store", f"{folder}/store.sqlite", "--out", f"{folder}/out", "--fresh", "--json"]
     began = time.monotonic()
-    path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, **pipes) as run:
+    with subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": python_path()}, **pipes) as run:
         stages: list[list[Any]] = []
 
         def listen() -> None:
@@ -98,19 +96,18 @@ def main() -> None:
     """Measure what is not in the journal, and write the result."""
     from sassafras import suite
 
-    parser = argparse.ArgumentParser(description=str(__doc__).partition(":")[0])
+    parser = command_line(__doc__)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--only", default="", help="kernels of the suite, by commas; by default all")
     parser.add_argument("--targets", nargs="*", default=[], help="other targets, instead of the suite's")
     parser.add_argument("--device", default="auto", choices=("auto", "cuda", "model"))
     parser.add_argument("--with", dest="others", type=Path, help="a result whose other rows are added")
-    parser.add_argument("--out", default=os.environ.get("OUT") or str(ROOT / "benchmarks/results"))
     options = parser.parse_args()
     names = [name for name in options.only.split(",") if name]
     if unknown := set(names) - set(suite.names()):
         raise SystemExit(f"error: no kernel of the suite: {', '.join(sorted(unknown))}")
     others = read_result(options.others, of="budget")["rows"] if options.others else []
-    journal = Path(options.out, "budget.rows.jsonl")
+    journal = options.out / "budget.rows.jsonl"
     lines = read_lines(journal) if journal.exists() else []
     journal.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:

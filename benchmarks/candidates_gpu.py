@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import use_gpu, write
+from common import command_line, use_gpu, write
 from mutants import cold
 from mutants.pool import Event, Job, Pool, Say
 
@@ -275,9 +275,7 @@ def _compile(folder: Path) -> dict[str, str]:
 
 def main() -> int:
     """See the module; 0 when all candidates ran and none is wrong, 1 if one is, 2 if some are missing."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, out=".")
     parser.add_argument("--count", type=int, default=10_000, help="candidates of each space")
     parser.add_argument(
         "--fresh", type=int, default=900, help="of them again in processes of their own, about"
@@ -288,7 +286,6 @@ def main() -> int:
     parser.add_argument("--only", default="", help="kernels, comma-separated")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pretend", action="store_true", help="no GPU: every launch is right")
-    parser.add_argument("--out", default=os.environ.get("OUT", "."))
     options = parser.parse_args()
     folder = Path(
         tempfile.mkdtemp(prefix="candidates-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)

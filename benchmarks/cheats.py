@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, gpu_count, write
+from common import ROOT, command_line, gpu_count, write
 from gallery import Exhibit, device, host, machine, source
 
 Row = dict[str, Any]
-RESULT = ROOT / "benchmarks" / "results" / "cheats.json"
 #: classes that cannot be caught, or not always, and why
 LIMITS = (
     (
@@ -341,15 +339,12 @@ def docs(path: Path) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """See the module; 0 when every cheat was caught and nothing honest flagged."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("step", choices=("cpu", "gpu", "docs"))
     parser.add_argument("--only", default="", help="exhibits whose names begin so")
     parser.add_argument("--honest", type=int, default=204, help="honest schedules")
-    parser.add_argument("--out", default=os.environ.get("OUT") or str(RESULT.parent))
     options = parser.parse_args(arguments)
-    path = Path(options.out, "cheats.json")
+    path = options.out / "cheats.json"
     if options.step == "docs":
         (ROOT / "docs" / "reference" / "cheats.md").write_text(docs(path))
         return 0

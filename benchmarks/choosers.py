@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import numpy as np
-from common import write
+from common import command_line, write
 
 from sassafras.core import SassafrasError, ToolMissing
 from sassafras.gemm.configs.backward import PART
@@ -421,16 +421,13 @@ def milliseconds(model: predictor.Model, table: TunedTable) -> float:
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--dataset", type=Path, help="[default: the one that comes with the package]")
     parser.add_argument("--backward", action="store_true", help="the layouts nt and tt")
     parser.add_argument("--gpu", help="another GPU than the H200, by its data set's name")
     parser.add_argument("--train", action="store_true", help="write the model instead of comparing")
     parser.add_argument("--model", type=Path, help="file to write with --train [default: the package's]")
     parser.add_argument("--folds", type=Path, help="folder that keeps the folds' models")
-    parser.add_argument("--out", help="folder of the result file")
     args = parser.parse_args()
     if args.gpu:
         added(args)

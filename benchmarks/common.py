@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, ProcessPoolExecutor, wait
@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from sassafras.core.files import code_digest  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def geomean(values: Iterable[float]) -> float | None:
@@ -53,7 +55,7 @@ def write(
     The commit is read from git, or from ``$SASSAFRAS_COMMIT`` where the tree travelled without its history;
     `commits` names others, where rows come from several sittings.
     """
-    folder = Path(out or os.environ.get("OUT") or ROOT / "benchmarks" / "results")
+    folder = Path(out or os.environ.get("OUT") or RESULTS)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     environment = dict(environment)
@@ -118,6 +120,15 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def command_line(doc: str | None, out: str | Path | None = RESULTS) -> ArgumentParser:
+    """A parser whose help is the module's text; --out is $OUT, else `out` (None: no --out)."""
+    parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
+    if out is not None:
+        default = Path(os.environ.get("OUT") or out)
+        parser.add_argument("--out", type=Path, default=default, help="folder of the result")
+    return parser
+
+
 def journal_options(parser: ArgumentParser, *dtypes: str) -> None:
     """Options of a benchmark whose rows are lines of a journal (`journal_path`); `dtypes`: to choose from."""
     if dtypes:
@@ -131,8 +142,6 @@ def journal_options(parser: ArgumentParser, *dtypes: str) -> None:
         default=(1, 1),
         help="I/N: of every N rows the I-th (a GPU each; then --resume)",
     )
-    default = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results")
-    parser.add_argument("--out", type=Path, default=default)
     parser.add_argument("--dry-run", action="store_true", help="a rehearsal without a GPU")
 
 
@@ -173,6 +182,11 @@ def shared(rows: Iterable[Any], given: Namespace) -> Iterator[Any]:
     """The rows that are this process's by --share."""
     index, of = given.share
     return itertools.islice(rows, index - 1, None, of)
+
+
+def python_path(*folders: Path) -> str:
+    """PYTHONPATH of a process that imports the package of this tree, and modules of these folders."""
+    return os.pathsep.join(filter(None, map(str, (ROOT / "src", *folders, os.environ.get("PYTHONPATH", "")))))
 
 
 def validator_digest() -> str:

@@ -27,7 +27,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from common import code_digest, journal_options, journal_path, shared, write
+from common import code_digest, command_line, journal_options, journal_path, shared, write
 from program_rows import context_rows, context_summary
 
 from sassafras.core import SassafrasError
@@ -234,7 +234,7 @@ def measured(stage: Any, group: Sequence[tuple[Any, str]], given: argparse.Names
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("table", choices=("contexts", "layers"))
     parser.add_argument("--count", type=int, default=1000, help="shapes of the grid (60 at most), or layers")
     parser.add_argument("--process", type=int, default=0, help="number of this process, in the journal")

@@ -35,7 +35,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from common import ROOT, commit, gpu_count, read_lines, write
+from common import command_line, commit, gpu_count, read_lines, write
 from harnesses import Case, Said, cases
 from harnesses.theirs import HARNESSES, SOURCES
 from harnesses.worker import FAILED, Make, Worker
@@ -208,18 +208,14 @@ def summarise(rows: Sequence[Row], folder: Path, cases_in_all: int) -> Row:
 
 def main() -> int:
     """See the module; 0 when all is judged, 1 when something is left."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="of the checkouts")
     parser.add_argument("--only", default="", help="cases, comma-separated")
     parser.add_argument("--evaluators", default=",".join((OURS, *HARNESSES)), help="comma-separated")
     parser.add_argument("--seconds", type=float, default=540.0, help="begin nothing that cannot end by then")
     parser.add_argument("--limit", type=float, default=90.0, help="seconds of one answer, twice with nvcc")
     parser.add_argument("--collect", action="store_true", help="print the cases")
-    default = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results")
     parser.add_argument("--resume", type=Path, help="journal of an earlier run to go on with")
-    parser.add_argument("--out", type=Path, default=default)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     options.evaluators = [name for name in options.evaluators.split(",") if name]

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, geomean, per_gpu, read_lines, write
+from common import command_line, geomean, per_gpu, read_lines, write
 
 Row = dict[str, Any]
 NAME = "gemm-schedules"
@@ -268,9 +268,7 @@ def _key(row: Row) -> tuple[str, ...]:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("what", choices=("search", "ship"))
     parser.add_argument("journals", type=Path, nargs="*", help="with ship: rows.jsonl of searches")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each kernel's search")
@@ -285,7 +283,6 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, help="[default: all]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels [default: OUT/kernels]")
-    parser.add_argument("--out", type=Path, default=os.environ.get("OUT", ROOT / "benchmarks" / "results"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.what == "ship":

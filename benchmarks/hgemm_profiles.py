@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
 import tempfile
 import time
@@ -32,7 +31,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, geomean, read_lines, write
+from common import ROOT, command_line, geomean, read_lines, write
 from hgemm_launches import CONTESTANTS, MARKER
 
 from sassafras.core import DeviceError
@@ -247,9 +246,7 @@ def summed(rows: Sequence[Row]) -> Row:
 
 def main() -> int:
     """See the module; 1 where ncu has nothing to say, 2 where shapes are missing."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--shapes", type=int, default=20)
     parser.add_argument("--batch", type=int, default=7, help="shapes of one process under ncu")
     parser.add_argument("--limit-s", type=float, default=1e7, help="begin no batch after so many seconds")
@@ -257,7 +254,6 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dry-run", action="store_true", help="on a modelled clock, with a stand-in for ncu")
-    parser.add_argument("--out", type=Path, default=os.environ.get("OUT", ROOT / "benchmarks" / "results"))
     options = parser.parse_args()
     began, name = time.monotonic(), NAME + ("-dry" if options.dry_run else "")
     if program("ncu") is None:

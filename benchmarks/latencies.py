@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
-import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +32,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from benchmarks.common import read_result, write  # noqa: E402
+from benchmarks.common import command_line, read_result, write  # noqa: E402
 from benchmarks.latency import plan as plans  # noqa: E402
 from benchmarks.latency import report  # noqa: E402
 from benchmarks.latency.analysis import Tally  # noqa: E402
@@ -46,13 +45,10 @@ DROPPED = ("distances", "first", "second", "probe", "bound", "shortest", "odd", 
 
 def main(arguments: list[str] | None = None) -> int:
     """See the module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, out=".")
     parser.add_argument("step", choices=("plan", "run", "report", "publish"))
     parser.add_argument("result", nargs="?", type=Path, help="publish: latencies.json of a run")
     parser.add_argument("--folder", type=Path, default=Path("plans/latencies"))
-    parser.add_argument("--out", default=os.environ.get("OUT", "."), help="folder, or file ending in .json")
     parser.add_argument("--seconds", type=float, default=90.0, help="run: stop then")
     parser.add_argument("--turns", type=int, default=99, help="run: confirm so many times at most")
     parser.add_argument("--pairs", type=int, help="plan: at most so many, spread over all")
@@ -87,7 +83,7 @@ def make(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     """Run a plan, or read its journal; write what there is."""
     plan = plans.load(options.folder)
-    out = Path(options.out)
+    out = options.out
     folder, name = (out.parent, out.stem) if out.suffix == ".json" else (out, "latencies")
     journal = folder / f"{name}-journal.jsonl"
     environment: dict[str, Any] = {"gpu": "pretended"}
@@ -121,7 +117,7 @@ def publish(options: argparse.Namespace) -> int:
     if options.result is None:
         raise SassafrasError("which result is to be published?", hint="publish latencies.json --out FOLDER")
     made = read_result(options.result, of="latencies")
-    folder = Path(options.out)
+    folder = options.out
     rows = [{k: v for k, v in r.items() if k not in DROPPED} for r in made["rows"]]
     pairs = folder / "latencies-pairs.json.xz"
     folder.mkdir(parents=True, exist_ok=True)

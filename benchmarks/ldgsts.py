@@ -16,13 +16,11 @@ a search may do. Modelled figures are no measurements.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import write
+from common import command_line, write
 
 from sassafras.core import Candidate, SassafrasError
 from sassafras.sass import Emitter, Instruction, Program
@@ -167,10 +165,9 @@ def summarise(found: list[Row]) -> Row:
 
 def main() -> None:
     """Command line."""
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = command_line(__doc__)
     parse.add_argument("--archs", nargs="+", default=["sm_80", "sm_90a"])
     parse.add_argument("--kernels", default=",".join(KERNELS))
-    parse.add_argument("--out", type=Path, help="folder of the result")
     given = parse.parse_args()
     found: list[Row] = []
     for arch in given.archs:

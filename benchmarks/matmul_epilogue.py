@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, geomean, write
+from common import command_line, geomean, write
 from graph_clock import Clock
 
 #: an RMS error this many times torch's is wrong
@@ -248,14 +248,11 @@ def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[
 
 def main() -> int:
     """Measure and write; 1 when anything was wrong or failed, 2 without a GPU."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--candidates", type=int, default=6, help="our configurations screened, a row")
     parser.add_argument("--seconds", type=float, default=50, help="start no row after so long")
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    )
     parser.add_argument("--pairs", action="store_true", help="SwiGLU's pairs of three models alone")
     parser.add_argument("--prepare", action="store_true", help="only compile; needs no GPU")
     parser.add_argument("--dry-run", action="store_true", help="small shapes on the CPU, torch serving")

@@ -12,7 +12,6 @@ process, in fresh processes, and the chooser's first answers for shapes never tu
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -21,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, write
+from common import command_line, python_path, write
 
 SHAPES = ((64, 64, 64), (256, 256, 256), (64, 64, 4096), (1024, 1024, 64))
 _FIRST = """
@@ -132,9 +131,7 @@ def first_calls(processes: int, cache: Path | None) -> list[dict[str, Any]]:
     rows = []
     for index in range(2 * processes):
         with tempfile.TemporaryDirectory() as empty:
-            environment = dict(os.environ)
-            paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-            environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+            environment = {**os.environ, "PYTHONPATH": python_path()}
             warm = index % 2 == 0
             if not warm:
                 environment["SASSAFRAS_GEMM_CACHE"] = empty
@@ -181,14 +178,11 @@ def choices() -> dict[str, Any]:
 
 def main() -> int:
     """Measure and write; 1 when ours costs more than torch and one microsecond anywhere."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--calls", type=int, default=100)
     parser.add_argument("--processes", type=int, default=3, help="fresh processes for the first call")
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    )
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, where torch serves everything")
     given = parser.parse_args()
     if given.cache:

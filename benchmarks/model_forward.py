@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from common import ROOT, code_digest, journal_options, journal_path, shared, write
+from common import ROOT, code_digest, command_line, journal_options, journal_path, shared, write
 from graph_clock import Clock
 from program_rows import Row, forward_rows, forward_summary
 
@@ -308,7 +308,7 @@ def supervise(given: argparse.Namespace, until: float) -> None:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     models, every = ("llama-3.2-1b", "llama-3-8b", "qwen2.5-7b", "vit-l"), DECODE + PREFILL
     parser.add_argument("--models", nargs="+", choices=models, default=models)
     parser.add_argument("--tokens", nargs="+", type=int, choices=every, default=every)

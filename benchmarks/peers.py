@@ -27,7 +27,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, code_digest, geomean, journal_options, journal_path, shared, write
+from common import (
+    RESULTS,
+    ROOT,
+    code_digest,
+    command_line,
+    geomean,
+    journal_options,
+    journal_path,
+    shared,
+    write,
+)
 from peers_build import Compiler, build, index_of, nvcc, pack, unpacked
 from peers_worker import DRY, RATIOS
 
@@ -254,7 +264,7 @@ def summarised(rows: Sequence[Record], missing: dict[str, str]) -> Record:
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__, out=None)
     commands = parser.add_subparsers(dest="command", required=True)
     packs = commands.add_parser("pack", help="draw shapes, and pack what compiles and runs without network")
     for name in ("cuda-l2", "cutlass"):
@@ -271,6 +281,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     runs = commands.add_parser("run", help="time the kernels of a folder")
     runs.add_argument("--seconds", type=float, default=0.05, help="GPU time of a way of calling, about")
     builds.add_argument("--limit-s", type=float, default=1e9, help="start nothing after so many seconds")
+    runs.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or RESULTS))
     journal_options(runs)
     for command in (builds, runs):
         command.add_argument("--folder", type=Path, required=True)

@@ -14,7 +14,6 @@ for one: the chosen schedules are then re-measured in fresh processes beside the
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -22,7 +21,7 @@ from importlib.metadata import version
 from multiprocessing import get_context
 from typing import Any
 
-from common import geomean, write
+from common import command_line, geomean, write
 
 Row = dict[str, Any]
 #: draws that the reported interval is made for
@@ -163,16 +162,13 @@ def names(only: str) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """See the module; 1 when a kernel could not be searched or measured."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--workers", type=int, default=max(1, os.cpu_count() or 1), help="processes")
     parser.add_argument("--budget", default="60s", help="of a kernel's search: 60s, 600e, or both")
     parser.add_argument("--sets", type=int, default=20, help="further sets of 100 draws, for the coverage")
     parser.add_argument("--only", default="", help="workloads, by comma")
     parser.add_argument("--measure", action="store_true", help="re-measure what was chosen on this GPU")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default=os.environ.get("OUT"))
     options = parser.parse_args(arguments)
     wanted = names(options.only)
     rows: dict[str, Row] = {}

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import code_digest, journal_options, journal_path, shared, write
+from common import code_digest, command_line, journal_options, journal_path, shared, write
 
 from sassafras import suite
 from sassafras.core import Case, Custom, SassafrasError
@@ -126,9 +126,7 @@ def summarise(rows: list[Row]) -> Row:
 def main(arguments: list[str] | None = None) -> int:
     """Sample, count and write; 1 when anything differed or failed, 2 without a GPU."""
     begin = time.monotonic()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="of sampling a kernel")
     parser.add_argument("--only", nargs="+", choices=suite.names(), default=list(suite.names()))
     parser.add_argument("--counters", action="store_true", help="ask ncu")

@@ -21,16 +21,14 @@ the averages. Each finished row is written at once to schedule-suite.rows.jsonl 
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import re
 import time
 import traceback
 from pathlib import Path
 from typing import Any
 
-from common import geomean, per_gpu, read_lines, read_result, write
+from common import command_line, geomean, per_gpu, read_lines, read_result, write
 
 Row = dict[str, Any]
 #: what a row takes beside its search: the choice of a ptxas and fresh processes
@@ -306,7 +304,7 @@ def sitting(file: Path) -> tuple[list[Row], list[Row]]:
     return rows, [{**head, "rows": len(rows), "environment": first}]
 
 
-def merge(files: list[Path], name: str, seed: int, out: str) -> None:
+def merge(files: list[Path], name: str, seed: int, out: Path) -> None:
     """One result file of several sittings: a later file's row replaces an earlier one's of the same variant.
 
     Files are result files (.json) or the rows that a sitting wrote (.rows.jsonl); their commands, commits and
@@ -336,9 +334,7 @@ def merge(files: list[Path], name: str, seed: int, out: str) -> None:
 
 def main() -> None:
     """Run all rows, one process a GPU, and write the result file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, out=".")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--cases", choices=("headline", "calls", "odd", "all"), default="calls")
     parser.add_argument("--only", default="")
@@ -346,7 +342,6 @@ def main() -> None:
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--within", type=float, help="seconds: start no row that would end later")
-    parser.add_argument("--out", default=os.environ.get("OUT", "."))
     parser.add_argument("--name")
     parser.add_argument("--preset", choices=tuple(PROTOCOLS))
     parser.add_argument("--seeds", type=int, default=1, help="of a preset: from --seed on")
@@ -369,7 +364,7 @@ def main() -> None:
         budget = f"{options.evaluations}e" if options.evaluations else preset(options.preset).budget
     which = wanted("headline" if options.preset else options.cases, set(filter(None, only.split(","))))
     seeds = range(options.seed, options.seed + options.seeds)
-    rows: list[Row] = journal(Path(options.out)) if options.preset else []
+    rows: list[Row] = journal(options.out) if options.preset else []
     rows = [r for r in rows if not (r["improved"] and r["samples"] < options.samples)]
     done = {key_of(row) for row in rows}
     tasks = [(item, seed, search) for item in which for seed in seeds for search in searches]

@@ -34,7 +34,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from benchmarks.common import write  # noqa: E402
+from benchmarks.common import command_line, write  # noqa: E402
 from benchmarks.latency import build, frame, order  # noqa: E402
 from benchmarks.latency.station import Station  # noqa: E402
 from benchmarks.latency.words import Book  # noqa: E402
@@ -258,7 +258,7 @@ def summarise(all_rows: Sequence[Row]) -> tuple[list[Row], Row]:
 
 def run(options: argparse.Namespace) -> int:
     """Measure; see the module."""
-    folder = Path(options.out)
+    folder = options.out
     folder.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + options.seconds
     jobs = batches()
@@ -293,11 +293,8 @@ def check(options: argparse.Namespace) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """See the module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, out=".")
     parser.add_argument("step", choices=("run", "check"))
-    parser.add_argument("--out", default=os.environ.get("OUT", "."), help="folder")
     parser.add_argument("--seconds", type=float, default=150.0, help="run: stop then")
     parser.add_argument(
         "--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="processes that build"

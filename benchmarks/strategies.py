@@ -21,7 +21,6 @@ count.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import geomean, gpu_count, per_gpu, write
+from common import command_line, geomean, gpu_count, per_gpu, write
 
 from sassafras.core.files import locked
 
@@ -374,7 +373,7 @@ def finished(folder: Path) -> list[Row]:
     return rows
 
 
-def publish(folder: Path, out: str | None) -> Path:
+def publish(folder: Path, out: Path) -> Path:
     """strategies.json (on the timing model strategies-modelled.json) of all searches in the folder."""
     rows = finished(folder)
     summary = summarise(rows)
@@ -383,7 +382,7 @@ def publish(folder: Path, out: str | None) -> Path:
     return record("strategies", rows, summary, out)
 
 
-def record(name: str, rows: Sequence[Row], summary: Row, out: str | None) -> Path:
+def record(name: str, rows: Sequence[Row], summary: Row, out: Path) -> Path:
     """Write a result of searches; the name says so where they are modelled."""
     kept = [{k: v for k, v in row.items() if k != "environment"} for row in rows]
     name += "-modelled" if summary["modelled"] else ""
@@ -392,7 +391,7 @@ def record(name: str, rows: Sequence[Row], summary: Row, out: str | None) -> Pat
 
 def main() -> None:
     """Command line."""
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = command_line(__doc__)
     parse.add_argument("--folder", type=Path, required=True, help="where searches are kept")
     parse.add_argument("--kernels", default=",".join(KERNELS))
     parse.add_argument("--strategies", default=",".join(DEFAULT), help=f"of {', '.join(STRATEGIES)}")
@@ -404,7 +403,6 @@ def main() -> None:
     parse.add_argument("--gpus", type=int, help="[default: all]")
     parse.add_argument("--seconds", type=float, default=1e7, help="stop after so many")
     parse.add_argument("--summary", action="store_true", help="run nothing, write the result")
-    parse.add_argument("--out", help="folder of the result")
     given = parse.parse_args()
     names = given.strategies.split(",")
     if unknown := [name for name in names if name not in STRATEGIES]:

@@ -29,7 +29,6 @@ place, and is printed with those that a full repository leaves out.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import hashlib
 import json
@@ -43,7 +42,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from common import ROOT, read_result, validator_digest, write
+from common import RESULTS, command_line, read_result, validator_digest, write
 
 from sassafras.core.files import write_whole
 
@@ -232,13 +231,10 @@ def judge_all(folder: Path, entries: Sequence[Row], jobs: int, seconds: float | 
 
 def main() -> None:
     """Judge every cubin of a folder, or draw kernels."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--jobs", type=int, default=2, help="Worker processes.")
     parser.add_argument("--seconds", type=float, help="Give up when no answer came for so long.")
-    parser.add_argument("--out", help="Folder of the result file.")
     parser.add_argument("--draw", type=int, metavar="N", help="Print N kernels of third-party.json.")
     parser.add_argument("--seed", type=int, default=0, help="Of the draw.")
     parser.add_argument("--without", type=Path, help="Reasons by kernel that cannot be used.")
@@ -246,7 +242,7 @@ def main() -> None:
     if (options.folder is None) == (options.draw is None):
         parser.error("name a folder or --draw")
     if options.draw is not None:
-        result = read_result(ROOT / "benchmarks" / "results" / "third-party.json", of="third-party")
+        result = read_result(RESULTS / "third-party.json", of="third-party")
         try:
             without = dict(json.loads(options.without.read_text())) if options.without else {}
             taken, passed = draw(result["rows"], options.draw, options.seed, without)

@@ -22,7 +22,6 @@ it also joins the raw files of several runs over some kernels each (a later file
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
 import os
@@ -32,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, per_gpu, read_result, write
+from common import RESULTS, ROOT, command_line, per_gpu, read_result, write
 
 Row = dict[str, Any]
 PUBLISHED = ROOT / "src" / "sassafras" / "timing_model" / "correlation.json"
@@ -284,7 +283,7 @@ def publish(results: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = command_line(__doc__, out=None)
     parse.add_argument("--schedules", type=int, default=240)
     parse.add_argument("--longest", type=int, default=1500, help="moves of the longest walk")
     parse.add_argument("--pairs", type=int, default=24, help="baseline/candidate pairs a half")
@@ -320,7 +319,7 @@ def main() -> None:
     names = [n for n in suite.names() if not only or n in only]
     items = [(n, given.schedules, given.longest, given.pairs, given.seed) for n in names]
     raws, rows, failed = [], [], []
-    folder = Path(given.out or os.environ.get("OUT") or ROOT / "benchmarks" / "results")
+    folder = Path(given.out or os.environ.get("OUT") or RESULTS)
     folder.mkdir(parents=True, exist_ok=True)
     for number, raw in per_gpu(one, items, given.gpus):
         if isinstance(raw, Exception):

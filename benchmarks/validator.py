@@ -19,9 +19,7 @@ with ``--plant N``):
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import platform
 import statistics
 import time
@@ -33,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import read_lines, validator_digest, write
+from common import command_line, read_lines, validator_digest, write
 from planted import SOURCES, Subject, moves, names, permutations, places, scoreboards, swaps, timing
 
 Row = dict[str, Any]
@@ -185,9 +183,7 @@ def _copies(
 
 def main() -> None:
     """Run over the corpus, print and write the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--quota", type=int, default=2, help="violations of a class and kernel")
     parser.add_argument("--legal", type=int, default=4, help="legal permutations of a kernel")
@@ -195,13 +191,12 @@ def main() -> None:
     parser.add_argument("--plant", type=int, default=1, help="plant in every so many-th cubin")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out")
     options = parser.parse_args()
     lines = read_lines(options.corpus / "index.jsonl")
     if options.limit:
         lines = [lines[n] for n in np.linspace(0, len(lines) - 1, options.limit).astype(int)]
     asked = {x["name"]: 0 if n % options.plant else options.quota for n, x in enumerate(lines)}
-    journal = Path(options.out or os.environ.get("OUT", "."), "validator.rows.jsonl")
+    journal = options.out / "validator.rows.jsonl"
     journal.parent.mkdir(parents=True, exist_ok=True)
     settings = [
         options.quota,

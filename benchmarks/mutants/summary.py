@@ -57,7 +57,7 @@ class Results:
         out: the folder of the result file.
     """
 
-    def __init__(self, folders: int, command: str, seed: int, workers: int, out: str) -> None:
+    def __init__(self, folders: int, command: str, seed: int, workers: int, out: Path) -> None:
         self.rows: dict[Item, Row] = {}
         self._folders, self._command, self._seed, self._out = folders, command, seed, out
         Path(out).mkdir(parents=True, exist_ok=True)
