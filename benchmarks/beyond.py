@@ -24,14 +24,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import command_line, geomean, per_gpu, read_lines, read_result, write
+from common import Lines, command_line, geomean, per_gpu, read_lines, read_result, write
 
 Row = dict[str, Any]
 SPACES = ("swaps", "control", "renaming", "blocks")
@@ -359,12 +358,8 @@ def main() -> None:
         parser.error("--targets goes with --compiler")
     modelled = options.device == "model"
     name = ("compiler-space-modelled" if modelled else "compiler-space") if options.compiler else "beyond"
-    journal = options.out / f"{name}.rows.jsonl"
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    if options.resume and not journal.exists():
-        read_lines(options.resume)
-        shutil.copyfile(options.resume, journal)
-    rows = read_rows(journal)
+    journal = Lines(options.out / f"{name}.rows.jsonl", options.resume)
+    rows = journal.rows
     have = {(r["kernel"], r["stage"]) for r in rows if "error" not in r}
     only = [name for name in options.only.split(",") if name]
     wanted = [
@@ -385,9 +380,7 @@ def main() -> None:
                     "error": repr(found),
                 }
             ]
-        rows += found
-        with journal.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, default=str) + "\n" for row in found)
+        journal.add(*found)
     if rows and options.compiler and (modelled or any(r["modelled"] for r in rows)):
         print(json.dumps(summarise_compiler(rows), indent=1))
     elif rows:

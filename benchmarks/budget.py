@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, command_line, python_path, read_lines, read_result, write
+from common import ROOT, Lines, command_line, python_path, read_result, write
 
 Row = dict[str, Any]
 #: budgets above this may take a third more, those below 10 s more
@@ -107,25 +107,21 @@ def main() -> None:
     if unknown := set(names) - set(suite.names()):
         raise SystemExit(f"error: no kernel of the suite: {', '.join(sorted(unknown))}")
     others = read_result(options.others, of="budget")["rows"] if options.others else []
-    journal = options.out / "budget.rows.jsonl"
-    lines = read_lines(journal) if journal.exists() else []
-    journal.parent.mkdir(parents=True, exist_ok=True)
+    journal = Lines(options.out / "budget.rows.jsonl")
     with tempfile.TemporaryDirectory() as folder:
         first_use, _, found = command("suite:kv_append", "5e", options.device, folder)
     if "error" in found:
         raise SystemExit(f"error: the first search failed: {found['error']}")
-    known = {tuple(line["row"][key] for key in KEY) for line in lines if "error" not in line["row"]}
+    known = {tuple(line["row"][key] for key in KEY) for line in journal.rows if "error" not in line["row"]}
     for target in options.targets or [f"suite:{name}" for name in names or suite.names()]:
         if (named(target), options.seconds, found["modelled"]) in known:
             continue
         row, environment = one(target, options.seconds, options.device, found["modelled"])
         print({key: row.get(key) for key in ("kernel", "wall_s", "search_s", "evaluations", "error")})
-        lines.append({"row": row, "environment": environment})
-        with journal.open("a") as file:
-            file.write(json.dumps(lines[-1], default=str) + "\n")
-    rows = {tuple(row[key] for key in KEY): row for row in (*others, *(line["row"] for line in lines))}
+        journal.add({"row": row, "environment": environment})
+    rows = {tuple(row[key] for key in KEY): row for row in (*others, *(line["row"] for line in journal.rows))}
     summary = {**summarise(list(rows.values())), "first_use_s": round(first_use, 2)}
-    environment = next((line["environment"] for line in lines[::-1] if line["environment"]), {})
+    environment = next((line["environment"] for line in journal.rows[::-1] if line["environment"]), {})
     environment["command"] = " ".join(["budget.py", *sys.argv[1:]])  # not that of the last row
     print(write("budget", list(rows.values()), summary, environment, out=options.out))
 

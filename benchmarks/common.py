@@ -120,6 +120,36 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+class Lines:
+    """Rows in a file of JSON Lines, each there at once, so that the same command goes on behind them.
+
+    Args:
+        path: the file; its folder is made. A last line that a kill has cut off is taken out.
+        resume: another one, to begin with where there is none yet.
+
+    Raises:
+        SystemExit: a file cannot be read, or a whole line is no row.
+    """
+
+    def __init__(self, path: Path, resume: Path | None = None) -> None:
+        self.path, begun = path, path.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if begun and not (text := path.read_bytes()).endswith(b"\n"):
+            path.write_bytes(text[: text.rfind(b"\n") + 1])
+        self.rows = read_lines(path if begun else resume) if begun or resume else []
+        if resume and not begun:
+            self._write("x", self.rows)
+
+    def add(self, *rows: dict[str, Any]) -> None:
+        """Write rows."""
+        self.rows += rows
+        self._write("a", rows)
+
+    def _write(self, mode: str, rows: Iterable[dict[str, Any]]) -> None:
+        with self.path.open(mode, encoding="utf-8") as file:
+            file.writelines(json.dumps(row, default=str) + "\n" for row in rows)
+
+
 def command_line(doc: str | None, out: str | Path | None = RESULTS) -> ArgumentParser:
     """A parser whose help is the module's text; --out is $OUT, else `out` (None: no --out)."""
     parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)

@@ -35,7 +35,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from common import command_line, commit, gpu_count, read_lines, write
+from common import Lines, command_line, commit, gpu_count, write
 from harnesses import Case, Said, cases
 from harnesses.theirs import HARNESSES, SOURCES
 from harnesses.worker import FAILED, Make, Worker
@@ -233,23 +233,15 @@ def main() -> int:
     os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "9.0")
     import torch  # noqa: F401  (once, for all that are forked)
 
-    journal = options.out / "evaluators.jsonl"
-    if options.resume and not journal.exists():
-        journal.write_bytes(options.resume.read_bytes())
-    rows = read_lines(journal) if journal.exists() else []
-    done = {(row["evaluator"], row["case"]) for row in rows if row["ok"] is not None}
-    with journal.open("a", encoding="utf-8") as file:
-        for row in judged(options, chosen, done):
-            rows.append(row)
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            mark = {True: "ok  ", False: "MISS", None: "FAIL"}[row["ok"]]
-            print(
-                f"{mark} {row['evaluator']} {row['case']}: {row['said'][:120]} {row['speedup']}", flush=True
-            )
+    journal = Lines(options.out / "evaluators.jsonl", options.resume)
+    done = {(row["evaluator"], row["case"]) for row in journal.rows if row["ok"] is not None}
+    for row in judged(options, chosen, done):
+        journal.add(row)
+        mark = {True: "ok  ", False: "MISS", None: "FAIL"}[row["ok"]]
+        print(f"{mark} {row['evaluator']} {row['case']}: {row['said'][:120]} {row['speedup']}", flush=True)
     from sassafras.cuda.environment import environment
 
-    found = {(row["evaluator"], row["case"]): row for row in rows}
+    found = {(row["evaluator"], row["case"]): row for row in journal.rows}
     last = [
         found[name, case.name] for case in every for name in (OURS, *HARNESSES) if (name, case.name) in found
     ]

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import command_line, geomean, per_gpu, read_lines, write
+from common import Lines, command_line, geomean, per_gpu, read_lines, write
 
 Row = dict[str, Any]
 NAME = "gemm-schedules"
@@ -295,23 +295,19 @@ def main() -> None:
         return
     os.environ["SASSAFRAS_GEMM_SCHEDULES"] = "off"  # parents are the compiler's output
     os.environ["SASSAFRAS_GEMM_CACHE"] = str(options.cache or options.out / "kernels")
-    journal = options.out / f"{NAME}{'-modelled' if options.device == 'model' else ''}.rows.jsonl"
-    if options.resume and not journal.exists():
-        journal.write_text("".join(json.dumps(row) + "\n" for row in read_lines(options.resume)))
-    rows = read_lines(journal) if journal.exists() else []
-    have = {row["entry"] for row in rows if "error" not in row}
+    name = f"{NAME}{'-modelled' if options.device == 'model' else ''}.rows.jsonl"
+    journal = Lines(options.out / name, options.resume)
+    have = {row["entry"] for row in journal.rows if "error" not in row}
     wanted = [(e, options) for e in kernels(options.only)[: options.kernels] if e not in have]
     ends = time.monotonic() + options.limit_s
     for index, found in per_gpu(row_of, wanted, options.gpus, until=ends):
         row = found
         if isinstance(found, BaseException):
             row = {"entry": wanted[index][0], "modelled": options.device == "model", "error": repr(found)}
-        rows.append(row)
-        with journal.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, default=str) + "\n")
+        journal.add(row)
         shown = ("entry", "speedup", "speedup_low", "null_high", "seconds", "error")
         print({key: row[key] for key in shown if key in row}, flush=True)
-    finish(rows, options.out, options.out / "schedules.jsonl")
+    finish(journal.rows, options.out, options.out / "schedules.jsonl")
 
 
 if __name__ == "__main__":

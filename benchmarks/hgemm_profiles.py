@@ -31,7 +31,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, command_line, geomean, read_lines, write
+from common import ROOT, Lines, command_line, geomean, write
 from hgemm_launches import CONTESTANTS, MARKER
 
 from sassafras.core import DeviceError
@@ -262,11 +262,8 @@ def main() -> int:
     shapes = stratified(cuda_l2_grid(), options.shapes, options.seed)
     table = TunedTable.load(shipped_path("NVIDIA H200"))
     chosen = {str(shape): shipped(shape, table) for shape in shapes}
-    options.out.mkdir(parents=True, exist_ok=True)
-    journal = options.out / f"{name}.rows.jsonl"
-    if options.resume and not journal.exists():
-        journal.write_text("".join(json.dumps(line) + "\n" for line in read_lines(options.resume)))
-    done = {row["shape"]: row for row in (read_lines(journal) if journal.exists() else ())}
+    journal = Lines(options.out / f"{name}.rows.jsonl", options.resume)
+    done = {row["shape"]: row for row in journal.rows}
     fields = {text: to_fields(config) for text, config in chosen.items()}
     done = {text: done[text] for text in chosen if text in done and done[text]["config"] == fields[text]}
     left = [shape for shape in shapes if "error" in done.get(str(shape), {"error": ""})]
@@ -286,11 +283,10 @@ def main() -> int:
             if not done:
                 return 1
             break
-        with journal.open("a", encoding="utf-8") as file:
-            for row in (*found, *(row for row in rows if "error" in row)):
-                done[row["shape"]] = row
-                file.write(json.dumps(row) + "\n")
-                print(f"{row['shape']}: {row.get('why') or row['error']}", flush=True)
+        for row in (*found, *(row for row in rows if "error" in row)):
+            done[row["shape"]] = row
+            journal.add(row)
+            print(f"{row['shape']}: {row.get('why') or row['error']}", flush=True)
     rows = [done[str(shape)] for shape in shapes if str(shape) in done]
     summary = summed(rows)
     path = write(name, rows, summary, environment(), seed=options.seed, out=options.out)

@@ -42,9 +42,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from common import RESULTS, command_line, read_result, validator_digest, write
-
-from sassafras.core.files import write_whole
+from common import RESULTS, Lines, command_line, read_result, validator_digest, write
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -186,26 +184,13 @@ def summarise(rows: Sequence[Row], not_compiled: Sequence[Row]) -> Row:
     }
 
 
-def _answered(answers: Path) -> list[Row]:
-    """The rows of a file of answers; a last line that a killed run cut off is taken out of the file.
-
-    Raises:
-        ValueError: a line before the last one is no row.
-    """
-    text = answers.read_text() if answers.exists() else ""
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        write_whole(answers, whole)
-    return [json.loads(line) for line in whole.splitlines()]
-
-
 def judge_all(folder: Path, entries: Sequence[Row], jobs: int, seconds: float | None = None) -> list[Row]:
     """The rows of all entries, in their order; small cubins are judged first.
 
     What is not judged when no answer came for `seconds` counts as refused.
     """
-    answers, by = folder / "judged.jsonl", validator_digest()
-    done = {(row["sha256"], row["entry"]): row for row in _answered(answers) if row["validator"] == by}
+    answers, by = Lines(folder / "judged.jsonl"), validator_digest()
+    done = {(row["sha256"], row["entry"]): row for row in answers.rows if row["validator"] == by}
     todo = {(entry["sha256"], entry["entry"]): entry for entry in entries}
     left = sorted(
         (entry for key, entry in todo.items() if key not in done),
@@ -221,8 +206,7 @@ def judge_all(folder: Path, entries: Sequence[Row], jobs: int, seconds: float | 
                 break
             row["validator"] = by
             done[row["sha256"], row["entry"]] = row
-            with answers.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            answers.add(row)
     late = "not judged in the time given"
     unjudged: Row = {"accepted": False, "reason": late, "violations": [late]}
     rows = [{**done.get((entry["sha256"], entry["entry"]), unjudged), **entry} for entry in entries]

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import command_line, read_lines, validator_digest, write
+from common import Lines, command_line, read_lines, validator_digest, write
 from planted import SOURCES, Subject, moves, names, permutations, places, scoreboards, swaps, timing
 
 Row = dict[str, Any]
@@ -196,18 +196,12 @@ def main() -> None:
     if options.limit:
         lines = [lines[n] for n in np.linspace(0, len(lines) - 1, options.limit).astype(int)]
     asked = {x["name"]: 0 if n % options.plant else options.quota for n, x in enumerate(lines)}
-    journal = options.out / "validator.rows.jsonl"
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    settings = [
-        options.quota,
-        options.legal,
-        options.plant,
-        options.seed,
-        validator_digest(),
-    ]
-    rows = _done(journal, settings, set(asked))
-    done = {row["name"] for row in rows}
-    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool, journal.open("a") as file:
+    settings = [options.quota, options.legal, options.plant, options.seed, validator_digest()]
+    journal = Lines(options.out / "validator.rows.jsonl")
+    mine = (row for row in journal.rows if row.pop("settings") == settings and "error" not in row)
+    done = {row["name"]: row for row in mine if row["name"] in asked}
+    rows = list(done.values())
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         jobs = [
             pool.submit(
                 one,
@@ -223,8 +217,7 @@ def main() -> None:
         for job in as_completed(jobs):
             row = job.result()
             rows.append(row)
-            file.write(json.dumps({"settings": settings, **row}) + "\n")
-            file.flush()
+            journal.add({"settings": settings, **row})
             for line in (*row.get("rejected", ()), *row.get("missed", ()), *row.get("refused", ())):
                 print(f"{row['name']}: {line}", flush=True)
             if "error" in row:
@@ -235,19 +228,6 @@ def main() -> None:
     for line in table:
         print(f"{line['caught']:6} of {line['planted']:6}  {line['class']}")
     print(json.dumps(summary, indent=1), f"\nwrote {path.name}")
-
-
-def _done(journal: Path, settings: list[Any], names: set[str]) -> list[Row]:
-    """Rows of an earlier call with the same settings; a line that a kill cut short is dropped."""
-    found: dict[str, Row] = {}
-    for line in journal.read_text().splitlines() if journal.exists() else ():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if row.pop("settings") == settings and row["name"] in names and "error" not in row:
-            found[row["name"]] = row
-    return list(found.values())
 
 
 def _summary(all_rows: list[Row]) -> tuple[list[Row], Row]:
