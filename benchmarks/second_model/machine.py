@@ -19,6 +19,13 @@ from .raises import MOST_RAISED, NOBODY, SEVERAL, raiser_of
 from .state import CLEAR, CROSS, DEPTH, FENCE, HORIZON, MEMORY, contains, join_entries, mix, whole, within
 
 
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+def first(note, p, kind, what, other):
+    """Note a hazard where there is none yet."""
+    if note[1] == 0:
+        note[0], note[1], note[2], note[3] = p, kind, what, other
+
+
 @njit(cache=True, no_cfunc_wrapper=True)
 def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note):
     """Run block `b` of a candidate.
@@ -87,8 +94,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
             n_active = kept
         if stall < F.least[i]:
             hazard += mix(np.uint64(11), F.hash[i])
-            if note[1] == 0:
-                note[0], note[1], note[2], note[3] = p, 1, i, 0
+            first(note, p, 1, i, 0)
         if F.never[i]:
             fence = mix(mix(F.hash[i], fence), events)
             events = np.uint64(0)
@@ -124,25 +130,20 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                         L.near_raw[pc, cc] = apart
                 elif apart < F.raw[pc, cc]:
                     bad = True
-                    if note[1] == 0:
-                        note[0], note[1], note[2], note[3] = p, 2, pc, cc
+                    first(note, p, 2, pc, cc)
             for a in range(n_active):
                 v = active[a]
                 if S.written[z, v] != CLEAR and contains(F.results, v, r):
                     if scratch_g[v] and scratch_g[v] == gh and scratch_s[v] != gs:
                         continue
+                    first(note, p, 3, r, v)
                     if mode == 1:
                         L.counts[0] += 1
-                        if note[1] == 0:
-                            note[0], note[1], note[2], note[3] = p, 3, r, v
                     else:
                         bad = True
-                        if note[1] == 0:
-                            note[0], note[1], note[2], note[3] = p, 3, r, v
             if S.product[z, r] and F.products[i] == 0:
                 bad = True
-                if note[1] == 0:
-                    note[0], note[1], note[2], note[3] = p, 4, r, 0
+                first(note, p, 4, r, 0)
             if bad:
                 value = mix(mix(np.uint64(0xBAD), F.hash[i]), np.uint64(r) + (value << np.uint64(1)))
                 garbage = mix(garbage, value)
@@ -156,8 +157,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
             if r >= 0:
                 if cache_reg[s] == r and cache_val[s] != whole(V, r):
                     h = mix(h, cache_val[s])  # the operand collector still holds the old value
-                    if note[1] == 0:
-                        note[0], note[1], note[2], note[3] = p, 5, r, 0
+                    first(note, p, 5, r, 0)
                 if flags >> s & 1:
                     cache_reg[s] = r
                     cache_val[s] = whole(V, r)
@@ -175,11 +175,8 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                 if not meet:
                     meet = (F.stores[i] & (F.loads[j] | F.stores[j])) != 0 or (F.loads[i] & F.stores[j]) != 0
                     if meet and F.size[i] > 0 and F.size[j] > 0 and e_base[m] == base:
-                        apart_ = (
-                            F.offset[i] + F.size[i] <= F.offset[j] or F.offset[j] + F.size[j] <= F.offset[i]
-                        )
-                        if apart_:
-                            meet = False
+                        first_, last_ = (i, j) if F.offset[i] <= F.offset[j] else (j, i)
+                        meet = F.offset[first_] + F.size[first_] > F.offset[last_]
                 if meet:
                     held += e_hash[m]
             h = mix(mix(h, fence), held)
@@ -207,8 +204,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                         L.pending[row, v] |= left
                     elif left & ~L.pending[row, v]:
                         hazard += mix(np.uint64(13), np.uint64(v) + mix(np.uint64(row), np.uint64(left)))
-                        if note[1] == 0:
-                            note[0], note[1], note[2], note[3] = p, 6, row, v
+                        first(note, p, 6, row, v)
             if F.barrier[i]:
                 S.barrier[z] = t
             if F.depbar[i] >= 0:
@@ -235,8 +231,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                         L.near_waw[S.w_pc[z, r, m], pc] = apart
                 elif apart < F.waw[S.w_pc[z, r, m], pc]:
                     bad = True
-                    if note[1] == 0:
-                        note[0], note[1], note[2], note[3] = p, 7, S.w_pc[z, r, m], pc
+                    first(note, p, 7, S.w_pc[z, r, m], pc)
             for m in range(S.q_n[z, r]):
                 apart = t - S.q_t[z, r, m]
                 if mode == 1:
@@ -246,8 +241,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                         L.near_war[S.q_cc[z, r, m], pc] = apart
                 elif apart < F.war[S.q_cc[z, r, m], pc]:
                     hazard += mix(np.uint64(14), value)
-                    if note[1] == 0:
-                        note[0], note[1], note[2], note[3] = p, 8, S.q_cc[z, r, m], pc
+                    first(note, p, 8, S.q_cc[z, r, m], pc)
             for a in range(n_active):
                 v = active[a]
                 if scratch_g[v] and scratch_g[v] == gh and scratch_s[v] != gs:
@@ -258,28 +252,23 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                             L.queue_write[F.name[i], F.owner[v]] = 1
                         else:
                             L.counts[2] += 1
-                            if note[1] == 0:
-                                note[0], note[1], note[2], note[3] = p, 9, r, v
+                            first(note, p, 9, r, v)
                     elif not (late and L.queue_write[F.name[i], F.owner[v]]):
                         bad = True
-                        if note[1] == 0:
-                            note[0], note[1], note[2], note[3] = p, 9, r, v
+                        first(note, p, 9, r, v)
                 if S.read[z, v] != CLEAR and contains(F.operands, v, r):
                     if mode == 1:
                         if late:
                             L.queue_read[F.name[i], F.owner[v]] = 1
                         else:
                             L.counts[3] += 1
-                            if note[1] == 0:
-                                note[0], note[1], note[2], note[3] = p, 10, r, v
+                            first(note, p, 10, r, v)
                     elif not (late and L.queue_read[F.name[i], F.owner[v]]):
                         hazard += mix(np.uint64(15), mix(value, np.uint64(v)))
-                        if note[1] == 0:
-                            note[0], note[1], note[2], note[3] = p, 10, r, v
+                        first(note, p, 10, r, v)
             if (S.product[z, r] or S.source[z, r]) and F.products[i] == 0:
                 hazard += mix(np.uint64(16), value)
-                if note[1] == 0:
-                    note[0], note[1], note[2], note[3] = p, 4, r, 1
+                first(note, p, 4, r, 1)
             if bad:
                 value = mix(np.uint64(0xBAD2), value)
             if gh:
@@ -355,8 +344,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                         L.raised[s] = max(L.raised[s], S.raised[z, s])
                     elif S.raiser[z, s] == SEVERAL and S.raised[z, s] > max(MOST_RAISED, L.raised[s]):
                         hazard += mix(np.uint64(17), F.hash[i])
-                        if note[1] == 0:
-                            note[0], note[1], note[2], note[3] = p, 11, s, S.raised[z, s]
+                        first(note, p, 11, s, S.raised[z, s])
                     S.raised[z, s] = min(S.raised[z, s], 1000)
         u = F.number[i]
         if u >= 0:
