@@ -10,7 +10,7 @@ from common import geomean
 
 #: bytes a second of device memory, by what the device's name contains
 BANDWIDTH = {"H200": 4.8e12, "H100": 3.35e12}
-BASES = ("eager", "compile", "max_autotune")
+BASES = ("eager", "compile")
 
 
 class Row(NamedTuple):
@@ -20,23 +20,11 @@ class Row(NamedTuple):
     dtype: str
     tokens: int
     vocabulary: bool = False
-    autotune: bool = False
 
     @property
     def name(self) -> str:
         """In the journal."""
-        more = " vocabulary" * self.vocabulary + " max-autotune" * self.autotune
-        return f"{self.model} {self.dtype} {self.tokens}{more}"
-
-
-def ratios(record: dict[str, Any], base: str, name: str) -> np.ndarray | None:
-    """Speed-ups of paired blocks, the lower ones of short and of long blocks; None where one has no times."""
-    if not {base, name} <= set(record["us"]):
-        return None
-    found = [
-        np.divide(t[base], t[name]) for t in (record["us"], record["sustained"]) if {base, name} <= set(t)
-    ]
-    return min(found, key=lambda values: float(np.median(values)))
+        return f"{self.model} {self.dtype} {self.tokens}" + " vocabulary" * self.vocabulary
 
 
 def interval(groups: Sequence[np.ndarray]) -> tuple[float, float, float]:
@@ -55,17 +43,11 @@ def _named(column: str, found: tuple[float, float, float]) -> dict[str, float]:
 
 def forward_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row a model, type, number of tokens and contestant."""
-    by_row: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    by_row: dict[Row, list[dict[str, Any]]] = {}
     for record in records:
         if "error" not in record:
-            key = Row(**record["row"])[:4]
-            by_row.setdefault(key, []).append(record)
-    return [
-        row | contestant
-        for key, found in by_row.items()
-        for row in [dict(zip(Row._fields, key, strict=False))]
-        for contestant in _contestants(found)
-    ]
+            by_row.setdefault(Row(**record["row"]), []).append(record)
+    return [row._asdict() | of for row, found in by_row.items() for of in _contestants(found)]
 
 
 def _contestants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -76,7 +58,7 @@ def _contestants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return round(float(np.median(medians)), 2) if medians else None
 
     def over(base: str, name: str) -> dict[str, float]:
-        groups = [r for record in records if (r := ratios(record, base, name)) is not None]
+        groups = [np.divide(us[base], us[name]) for r in records if {base, name} <= set(us := r["us"])]
         column = "null" if name == "null" else f"over_{base}"
         return _named(column, interval(groups)) if groups else {}
 
@@ -89,7 +71,7 @@ def _contestants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         wrong = any(name in r["wrong"] for r in records)
         row: dict[str, Any] = {"contestant": name, "us": whole, "wrong": wrong}
-        if name != "max_autotune" and (alone := us("linears" if name in BASES else "sassafras_linears")):
+        if alone := us("linears" if name in BASES else "sassafras_linears"):
             row |= {"linears_us": alone, "without_linears_us": round(whole - alone, 2)}
         for base in BASES:
             row |= over(base, name) if base != name and not wrong else {}
@@ -115,9 +97,6 @@ def forward_summary(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, 
         value = geomean(r[column] for r in those if column in r and dtype in r["dtype"])
         return round(value, 4) if value else None
 
-    def worst(column: str) -> float | None:
-        return min((row[column] for row in ours if column in row), default=None)
-
     fewest, few, some, many = range(1, 5), range(1, 65), range(65, 257), range(257, 1 << 20)
     first = [r for r in ours if (r["model"], r["tokens"], r["vocabulary"]) == ("llama-3-8b", 1, False)]
     return {
@@ -127,11 +106,11 @@ def forward_summary(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, 
         "over_compile_bf16_1_64": mean("over_compile", few, "bf16"),
         "over_compile_128_256": mean("over_compile", some),
         "over_compile_1024_up": mean("over_compile", many),
-        "over_max_autotune_1_64": mean("over_max_autotune", few),
         "over_eager_fp16_1_64": mean("over_eager", few, "fp16", "sassafras_eager"),
         "over_eager_bf16_1_64": mean("over_eager", few, "bf16", "sassafras_eager"),
-        "worst_low_over_compile": worst("over_compile_low"),
-        "worst_low_over_max_autotune": worst("over_max_autotune_low"),
+        "worst_low_over_compile": min(
+            (r["over_compile_low"] for r in ours if "over_compile_low" in r), default=None
+        ),
         "share_of_bound_1": min((r["share_of_bound"] for r in first if "share_of_bound" in r), default=None),
         "null": mean("null", range(1 << 20)),
         "rows": len(ours),
