@@ -125,7 +125,7 @@ def main() -> None:
         return
     given.folder.mkdir(parents=True, exist_ok=True)
     common = {key: getattr(given, key) for key in ("folder", "device", "evaluations", "looks")}
-    settings = Settings(**common, lonely=False, deadline=time.time() + given.seconds, shared=True)
+    settings = Settings(**common, deadline=time.time() + given.seconds, shared=True)
     items = [(k, s, names, settings) for s in range(given.seeds) for k in given.kernels.split(",")]
     gpus = given.gpus or (gpu_count() if given.device == "cuda" else 1) or 1
     for index, result in per_gpu(play, items, gpus, each=given.each):

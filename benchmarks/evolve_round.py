@@ -177,7 +177,6 @@ def summary(args: argparse.Namespace) -> None:
         "geomean_confirmed": geomean(confirmed.values()),
         "replayed": replayed,
         "families_shipped": args.shipped,
-        "held_out_gain": args.held_out_gain,
     }
     devices = sorted({str(reference.get("device")) for reference in references})
     print(write("llm-evolve", rows, found, {"gpu": ", ".join(devices)}, out=args.out))
@@ -204,7 +203,6 @@ def main() -> None:
     parser.add_argument("--control", action="store_true")
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--shipped", type=int, default=0, help="kernel families shipped from these runs")
-    parser.add_argument("--held-out-gain", type=float, default=None)
     args = parser.parse_args()
     {"prompts": prompts, "judge": judge, "summary": summary}[args.what](args)
 

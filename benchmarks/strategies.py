@@ -27,7 +27,7 @@ import os
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,6 @@ class Settings:
         device: ``cuda`` or ``model``.
         evaluations: of each search.
         looks: at the leaders, after the search.
-        lonely: one CTA a multiprocessor, for the timing model.
         deadline: time after which nothing begins.
         shared: other searches time on the same GPU, one candidate at a time; networks are on it, too.
     """
@@ -83,7 +82,6 @@ class Settings:
     device: str
     evaluations: int
     looks: int
-    lonely: bool
     deadline: float
     shared: bool = False
 
@@ -120,16 +118,6 @@ class Timed:
                 self.busy += time.monotonic() - begin
 
 
-def lonely(case: Any) -> Any:
-    """The case with one CTA an SM at most.
-
-    With many warps on an SM the timing model is chaotic: moves that mean nothing change its figure by 0.3 to
-    0.6 % of the runtime on norms and softmax, more than a good move gains.
-    """
-    x, y, z = case.grid
-    return replace(case, grid=(min(x * y * z, 132), 1, 1))
-
-
 def play(kernel: str, seed: int, names: Sequence[str], settings: Settings) -> int:
     """Run what is missing of a kernel's strategies with one seed; how many were done."""
     from sassafras.evaluate.gpu import CudaDevice
@@ -143,8 +131,6 @@ def play(kernel: str, seed: int, names: Sequence[str], settings: Settings) -> in
     family, _, shape = kernel.partition("/")
     workload = load(f"suite:{family}")
     case = workload.case(shape or None)
-    if settings.lonely:
-        case = lonely(case)
     made = CudaDevice() if settings.device == "cuda" else ModelDevice("sm_90a")
     device = Timed(made, settings.turns)
     baseline = workload.build(case, getattr(device.device, "arch", None) or DEFAULT_ARCH)
@@ -153,7 +139,7 @@ def play(kernel: str, seed: int, names: Sequence[str], settings: Settings) -> in
         device.open(workload, case, baseline)
         for name in missing:
             row: Row = {"kernel": kernel, "strategy": name, "seed": seed, "modelled": device.modelled}
-            row |= {"lonely": settings.lonely, "environment": device.environment()}
+            row |= {"environment": device.environment()}
             try:
                 found = search_once(name, seed, device, baseline, settings)
             except Exception as error:  # one failure is a row that says so
@@ -398,7 +384,6 @@ def main() -> None:
     parse.add_argument("--seeds", type=int, default=5)
     parse.add_argument("--evaluations", type=int, default=3000)
     parse.add_argument("--device", choices=("cuda", "model"), default="cuda")
-    parse.add_argument("--lonely", action="store_true", help="one CTA an SM (the model is not chaotic then)")
     parse.add_argument("--looks", type=int, default=14, help="at the leaders, after the search")
     parse.add_argument("--gpus", type=int, help="[default: all]")
     parse.add_argument("--seconds", type=float, default=1e7, help="stop after so many")
@@ -411,7 +396,7 @@ def main() -> None:
         print(publish(given.folder, given.out))
         return
     given.folder.mkdir(parents=True, exist_ok=True)
-    common = {key: getattr(given, key) for key in ("folder", "device", "evaluations", "looks", "lonely")}
+    common = {key: getattr(given, key) for key in ("folder", "device", "evaluations", "looks")}
     settings = Settings(**common, deadline=time.time() + given.seconds)
     items = [(k, s, names, settings) for s in range(given.seeds) for k in given.kernels.split(",")]
     gpus = given.gpus or (gpu_count() if given.device == "cuda" else 1) or 1

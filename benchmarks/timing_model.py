@@ -1,7 +1,7 @@
 """How well the timing model ranks schedules, against a GPU: writes timing-model.json.
 
     python benchmarks/timing_model.py [--schedules 240] [--only softmax,...] [--pairs 24] [--gpus N]
-    python benchmarks/timing_model.py --remodel RAW.json [RAW2.json ...] [--set lsu_interval=1 ...] [--out D]
+    python benchmarks/timing_model.py --remodel RAW.json [RAW2.json ...] [--out D]
     python benchmarks/timing_model.py --publish timing-model.json
 
 The first form needs a GPU. For the headline case of each suite kernel it samples schedules: schedule i is
@@ -176,10 +176,10 @@ def one(name: str, count: int, longest: int, pairs: int, seed: int) -> Row:
     }
 
 
-def remodel(raw: Row, changes: dict[str, float]) -> np.ndarray:
+def remodel(raw: Row) -> np.ndarray:
     """Modelled ratios of every schedule of a raw row, NaN where the model refuses."""
     from sassafras.core import Buffer, Case, Kernel, Workload
-    from sassafras.timing_model import H200, ModelDevice
+    from sassafras.timing_model import ModelDevice
 
     kernel = Kernel(
         unpack(raw["cubin"]).tobytes(), raw["kernel_name"], ARCH, raw["threads"], raw["shared_bytes"]
@@ -190,7 +190,7 @@ def remodel(raw: Row, changes: dict[str, float]) -> np.ndarray:
         {f"buffer{n}": Buffer("u8", (size,)) for n, size in enumerate(raw["buffer_bytes"])},
         loop_trips=raw["loop_trips"],
     )
-    device = ModelDevice(ARCH, H200.replace(**changes))
+    device = ModelDevice(ARCH)
     device.open(Workload(raw["kernel"], (case,), build=lambda *_: kernel), case, kernel)
     words = device.model.words
     baseline = device.cycles(words)
@@ -292,24 +292,22 @@ def main() -> None:
     parse.add_argument("--seed", type=int, default=0)
     parse.add_argument("--out")
     parse.add_argument("--remodel", type=Path, nargs="+")
-    parse.add_argument("--set", action="append", default=[], metavar="CONSTANT=VALUE")
     parse.add_argument("--publish", type=Path)
     given = parse.parse_args()
     if given.publish:
         publish(given.publish)
         return
-    changes = {key: float(v) if "." in v else int(v) for key, v in (s.split("=") for s in given.set)}
     only = set(filter(None, given.only.split(",")))
     if given.remodel:
         joined: dict[str, Row] = {}
         for path in given.remodel:
             joined |= {r["kernel"]: r for r in read_result(path, of="timing-model")["rows"]}
         raws = [r for r in joined.values() if not only or r["kernel"] in only]
-        rows = [judge(raw, remodel(raw, changes)) for raw in raws]
+        rows = [judge(raw, remodel(raw)) for raw in raws]
         show(rows)
         print(json.dumps(summarise(rows), indent=1))
         if given.out:
-            environment = raws[0]["environment"] | ({"constants_changed": changes} if changes else {})
+            environment = raws[0]["environment"]
             print(write("timing-model", rows, summarise(rows), environment, seed=given.seed, out=given.out))
             if len(given.remodel) > 1:
                 print(write("timing-model-raw", raws, {}, environment, seed=given.seed, out=given.out))
@@ -327,7 +325,7 @@ def main() -> None:
             failed.append({"kernel": names[number], "error": f"{type(raw).__name__}: {raw}"})
             continue
         raws.append(raw)
-        rows.append(judge(raw, remodel(raw, changes)))
+        rows.append(judge(raw, remodel(raw)))
         show(rows[-1:])
         # written anew after each kernel: a run that is cut short loses one kernel at most
         environment = raws[0]["environment"]
