@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import Lines, command_line, geomean, per_gpu, read_lines, read_result, write
+from common import Lines, command_line, ends, geomean, per_gpu, read_lines, read_result, searched, write
 
 Row = dict[str, Any]
 SPACES = ("swaps", "control", "renaming", "blocks")
@@ -159,7 +159,6 @@ def compiler_row(subject: str, options: argparse.Namespace) -> list[Row]:
         row |= searched(result) | {"stages": facts.get("stages", []), "samples": result.samples}
         row |= {"over_ptxas": facts.get("over_settings"), "summary": result.summary()}
         row["cold_l2_speedup"] = facts.get("cold_l2_speedup")
-        row |= {"reason": result.reason, "search_seconds": round(result.seconds, 2)}
         row["digests"] = [result.baseline.digest, result.kernel.digest]
         if result.reason == "interrupted":
             row["error"] = "interrupted"
@@ -256,32 +255,8 @@ def identity(device: Any, kernel: Any) -> Row:
     if speedup is None:
         raise DeviceError(f"it is {outcome.verdict}: {outcome.detail}")
     interval, null = outcome.interval, outcome.null_interval
-    return {
-        "speedup": speedup,
-        "speedup_low": interval.low if interval else None,
-        "speedup_high": interval.high if interval else None,
-        "null": outcome.null,
-        "improved": bool(interval and interval.low > (null.high if null else 1.0)),
-    }
-
-
-def searched(result: Any) -> Row:
-    """A row's figures of a finished search."""
-    interval = result.interval
-    return {
-        "speedup": result.modelled_ratio if result.modelled else result.speedup,
-        "speedup_low": interval.low if interval else None,
-        "speedup_high": interval.high if interval else None,
-        "null": result.null,
-        "null_low": result.null_interval.low if result.null_interval else None,
-        "null_high": result.null_interval.high if result.null_interval else None,
-        "improved": result.improved,
-        "baseline_us": result.baseline_us,
-        "evaluations": result.evaluations,
-        "verdicts": dict(result.verdicts),
-        "failed_after_validation": result.failed_after_validation,
-        "notes": list(result.notes),
-    }
+    better = bool(interval and interval.low > (null.high if null else 1.0))
+    return {"speedup": speedup, **ends("speedup", interval), "null": outcome.null, "improved": better}
 
 
 def summarise(rows: Sequence[Row]) -> Row:
@@ -368,8 +343,8 @@ def main() -> None:
         if not all((label(s), stage) in have for stage in stages_of(s, options.compiler))
     ]
     work = compiler_row if options.compiler else rows_of
-    ends = time.monotonic() + options.limit_s
-    for index, found in per_gpu(work, wanted, options.gpus, until=ends):
+    until = time.monotonic() + options.limit_s
+    for index, found in per_gpu(work, wanted, options.gpus, until=until):
         if isinstance(found, Exception):
             found = [
                 {

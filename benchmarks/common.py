@@ -34,6 +34,29 @@ def geomean(values: Iterable[float]) -> float | None:
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
+def ends(name: str, interval: Any) -> dict[str, float | None]:
+    """The columns of an interval; None where there is none."""
+    return {f"{name}_low": interval and interval.low, f"{name}_high": interval and interval.high}
+
+
+def searched(result: Any) -> dict[str, Any]:
+    """What a row says of a search by `sassafras.optimize`."""
+    return {
+        "speedup": result.modelled_ratio if result.modelled else result.speedup,
+        **ends("speedup", result.interval),
+        "null": result.null,
+        **ends("null", result.null_interval),
+        "improved": result.improved,
+        "baseline_us": result.baseline_us,
+        "evaluations": result.evaluations,
+        "verdicts": dict(result.verdicts),
+        "failed_after_validation": result.failed_after_validation,
+        "notes": list(result.notes),
+        "reason": result.reason,
+        "search_seconds": round(result.seconds, 2),
+    }
+
+
 def without_folders(command: str) -> str:
     """A command without --cache and --out: where files lay on one machine is nobody else's business."""
     return re.sub(r" --(cache|out)[= ]\S+", "", command)

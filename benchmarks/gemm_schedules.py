@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import Lines, command_line, geomean, per_gpu, read_lines, write
+from common import Lines, command_line, ends, geomean, per_gpu, read_lines, write
 
 Row = dict[str, Any]
 NAME = "gemm-schedules"
@@ -194,9 +194,7 @@ def judged(held: Sequence[Any], tables: Sequence[Any]) -> Row:
         return [paired_ratios(table[:, 0], table[:, other]) for table in of_shape]
 
     def figures(groups: Sequence[np.ndarray], name: str) -> Row:
-        interval = hierarchical_bootstrap(groups)
-        ends = {f"{name}_low": interval.low, f"{name}_high": interval.high}
-        return {name: hierarchical_median(groups), **ends}
+        return {name: hierarchical_median(groups), **ends(name, hierarchical_bootstrap(groups))}
 
     def all_figures(indices: Sequence[int]) -> Row:
         """Of each round the geometric mean over these shapes."""
@@ -299,8 +297,8 @@ def main() -> None:
     journal = Lines(options.out / name, options.resume)
     have = {row["entry"] for row in journal.rows if "error" not in row}
     wanted = [(e, options) for e in kernels(options.only)[: options.kernels] if e not in have]
-    ends = time.monotonic() + options.limit_s
-    for index, found in per_gpu(row_of, wanted, options.gpus, until=ends):
+    until = time.monotonic() + options.limit_s
+    for index, found in per_gpu(row_of, wanted, options.gpus, until=until):
         row = found
         if isinstance(found, BaseException):
             row = {"entry": wanted[index][0], "modelled": options.device == "model", "error": repr(found)}

@@ -31,7 +31,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, Lines, command_line, geomean, write
+from common import ROOT, Lines, command_line, ends, geomean, write
 from hgemm_launches import CONTESTANTS, MARKER
 
 from sassafras.core import DeviceError
@@ -89,8 +89,7 @@ def timed(client: WorkerClient, shape: Shape, config: Config) -> Row:
         found = client.ask({"shape": str(shape), "config": to_fields(mode)})
         if why := found.get("error") or found["detail"]:
             raise DeviceError(why, where=str(shape))
-        interval = bootstrap_median(found["ratios"])
-        row |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
+        row |= ends(name, bootstrap_median(found["ratios"]))
         row[name] = statistics.median(found["ratios"])
         row["plain_us" if name == "plain" else "us"] = found["us"]
         row |= {"lt_us": found["baseline_us"], "algorithm": found["baseline"]}

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import command_line, write
+from common import command_line, ends, write
 
 SHAPES = ((64, 64, 64), (256, 256, 256), (64, 64, 4096), (1024, 1024, 64))
 
@@ -93,9 +93,8 @@ def row(name: str, times: dict[str, list[float]], pairs: dict[str, str]) -> dict
     for who, torchs in pairs.items():
         if who in times:
             difference = np.array(times[who]) - np.array(times[torchs])
-            interval = bootstrap_median(difference)
             found[f"{who}_over_torch_us"] = float(np.median(difference))
-            found[f"{who}_over_torch_low"], found[f"{who}_over_torch_high"] = interval.low, interval.high
+            found |= ends(f"{who}_over_torch", bootstrap_median(difference))
     return found
 
 

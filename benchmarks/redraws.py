@@ -21,7 +21,7 @@ from importlib.metadata import version
 from multiprocessing import get_context
 from typing import Any
 
-from common import command_line, geomean, write
+from common import command_line, ends, geomean, write
 
 Row = dict[str, Any]
 #: draws that the reported interval is made for
@@ -75,12 +75,10 @@ def search(name: str, budget: str, seed: int, sets: int) -> tuple[Row, bytes]:
         "kendall_tau": known.get("kendall_tau"),
         "selected": selected,
         "modelled": final.modelled_ratio,
-        "modelled_low": final.interval.low,
-        "modelled_high": final.interval.high,
+        **ends("modelled", final.interval),
         "half_width": half_width(final.interval),
         "null": final.null,
-        "null_low": final.null_interval.low,
-        "null_high": final.null_interval.high,
+        **ends("null", final.null_interval),
         "draws": final.draws,
         "fresh": fresh[0],
         "inside": inside[0],
@@ -115,8 +113,7 @@ def measured(name: str, cubin: bytes) -> Row:
     finally:
         device.close()
     row: Row = {"gpu": gpu, "verdict": again.verdict.value, "speedup": again.speedup, "null": again.null}
-    for key, ends in (("speedup", again.interval), ("null", again.null_interval)):
-        row |= {f"{key}_low": ends and ends.low, f"{key}_high": ends and ends.high}
+    row |= ends("speedup", again.interval) | ends("null", again.null_interval)
     return {f"measured_{key}" if key != "gpu" else key: value for key, value in row.items()}
 
 

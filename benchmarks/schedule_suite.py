@@ -28,7 +28,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from common import command_line, geomean, per_gpu, read_lines, read_result, write
+from common import command_line, ends, geomean, per_gpu, read_lines, read_result, searched, write
 
 Row = dict[str, Any]
 #: what a row takes beside its search: the choice of a ptxas and fresh processes
@@ -72,8 +72,7 @@ def choose_baseline(workload: Any, case: Any, newest: str | None) -> tuple[str |
         device.close()
     facts: Row = {"newest_ptxas": other.meta.get("ptxas"), "newest_verdict": str(found.verdict)}
     if found.interval is not None and found.null_interval is not None:
-        facts |= {"newest_over_bundled": found.speedup, "newest_low": found.interval.low}
-        facts |= {"newest_high": found.interval.high}
+        facts |= {"newest_over_bundled": found.speedup, **ends("newest", found.interval)}
         if found.interval.low > max(1.0, found.null_interval.high):
             return newest, facts | {"ptxas": other.meta.get("ptxas")}
     return None, facts | {"ptxas": bundled.meta.get("ptxas")}
@@ -110,12 +109,12 @@ def one(
     seed: int,
     newest: str | None,
     folder: str,
-    ends: float | None = None,
+    until: float | None = None,
     search: Row = OURS,
     tests: tuple[int, float | None] = (0, None),
     counters: bool = False,
 ) -> Row | None:
-    """Optimise one variant; a row, whatever happens; None when it could not end by `ends` (a `time.time`).
+    """Optimise one variant; a row, whatever happens; None when it could not end by `until` (a `time.time`).
 
     Args:
         search: what `sassafras.optimize` gets besides, and ``label``, the name of the contestant.
@@ -124,7 +123,7 @@ def one(
     """
     seconds = float(budget[:-1]) / (1.0 if budget.endswith("s") else RATE)
     # (samples: the case of the search, and the one that the rest is left to)
-    if ends is not None and time.time() + seconds + AROUND_S + 2 * (tests[1] or 0.0) > ends:
+    if until is not None and time.time() + seconds + AROUND_S + 2 * (tests[1] or 0.0) > until:
         return None
     import sassafras
     from sassafras.targets import load
@@ -137,11 +136,6 @@ def one(
         workload = load(f"suite:{name}")
         ptxas, facts = choose_baseline(workload, workload.case(case_name), newest)
         row |= facts
-        events: dict[str, Any] = {}
-
-        def progress(p: Any) -> None:
-            events["last"] = p
-
         result = sassafras.optimize(
             workload,
             **{key: value for key, value in search.items() if key != "label"},
@@ -152,27 +146,13 @@ def one(
             ptxas=ptxas,
             store=Path(folder) / f"{label}.sqlite",
             out=Path(folder) / "tuned",
-            progress=progress,
         )
         row |= {
             "instructions": None,
-            "baseline_us": result.baseline_us,
+            **searched(result),
             "time_us": result.time_us,
-            "improved": result.improved,
-            "speedup": result.speedup,
-            "speedup_low": result.interval.low if result.interval else None,
-            "speedup_high": result.interval.high if result.interval else None,
-            "null": result.null,
-            "null_low": result.null_interval.low if result.null_interval else None,
-            "null_high": result.null_interval.high if result.null_interval else None,
-            "evaluations": result.evaluations,
-            "search_seconds": round(result.seconds, 2),
-            "reason": result.reason,
             "evaluations_per_second": round(result.evaluations / max(result.seconds, 1e-9), 1),
-            "verdicts": dict(result.verdicts),
-            "failed_after_validation": result.failed_after_validation,
             "samples": result.samples,
-            "notes": list(result.notes),
             "moves": result.recipe.get("moves"),
             "summary": result.summary(),
             "facts": dict(result.facts),
@@ -355,7 +335,7 @@ def main() -> None:
     if options.merge:
         merge(options.merge, name, options.seed, options.out)
         return
-    ends = None if options.within is None else time.time() + options.within
+    until = None if options.within is None else time.time() + options.within
     only, searches, budget = options.only, [OURS], f"{options.seconds:g}s"
     if options.preset:
         from sassafras.search import preset
@@ -372,7 +352,7 @@ def main() -> None:
     items = [item for item, _, _ in tasks]
     tests = (options.samples, options.sample_seconds)
     arguments = [
-        (*item, budget, seed, options.ptxas, options.out, ends, search, tests, options.profile)
+        (*item, budget, seed, options.ptxas, options.out, until, search, tests, options.profile)
         for item, seed, search in tasks
     ]
     environment: dict[str, Any] = {}
