@@ -28,10 +28,11 @@ from sassafras.core.files import code_digest  # noqa: E402
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def geomean(values: Iterable[float]) -> float | None:
-    """Geometric mean, None of nothing."""
+def geomean(values: Iterable[float], digits: int | None = None) -> float | None:
+    """Geometric mean, None of nothing; rounded to these digits behind the point."""
     logs = [math.log(v) for v in values]
-    return math.exp(sum(logs) / len(logs)) if logs else None
+    mean = math.exp(sum(logs) / len(logs)) if logs else None
+    return mean if mean is None or digits is None else round(mean, digits)
 
 
 def ends(name: str, interval: Any) -> dict[str, float | None]:
@@ -221,6 +222,21 @@ def journal_path(given: Namespace, name: str) -> Path:
         lines = [*first, *itertools.chain.from_iterable(lines[1:] for lines in more)]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+def journal_of(given: Namespace, name: str, header: dict[str, Any]) -> Any:
+    """The benchmark's journal (`sassafras.gemm.bench.journal.Journal`) of rows under these conditions.
+
+    Raises:
+        SystemExit: it is of other conditions, or `journal_path` says why.
+    """
+    from sassafras.core import SassafrasError
+    from sassafras.gemm.bench.journal import Journal
+
+    try:
+        return Journal(journal_path(given, name), header)
+    except SassafrasError as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 def share(text: str) -> tuple[int, int]:

@@ -74,17 +74,16 @@ def summary_of(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]]
     bits, times, models = ([r for r in rows if r["part"] == part] for part in ("bits", "times", "models"))
 
     def mean(name: str, least: int = 1, most: int = 1 << 30) -> float | None:
-        value = geomean(r[name] for r in times if name in r and least <= r["m"] <= most)
-        return None if value is None else round(value, 4)
+        return geomean((r[name] for r in times if name in r and least <= r["m"] <= most), 4)
 
     def classes() -> Iterable[dict[str, Any]]:
         for cut in (False, True):
             for least, most in _BANDS:
                 band = (r for r in times if least <= r["m"] <= most)
                 here = [r for r in band if (ranges_of(r["n"], r["k"]) > 1) == cut]
-                values = {name: geomean(r[name] for r in here if name in r) for name in ("tax", *_OVER)}
+                values = {name: geomean((r[name] for r in here if name in r), 4) for name in ("tax", *_OVER)}
                 row = {"k": "in 4 or 8 ranges" if cut else "whole", "least": least, "most": most}
-                yield {**row, "products": len(here), **{k: v and round(v, 4) for k, v in values.items()}}
+                yield {**row, "products": len(here), **values}
 
     digests: dict[tuple[Any, ...], set[str]] = {}
     for row in bits:
@@ -121,8 +120,7 @@ def summary_of(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]]
     for other in ("torch", "triton"):
         pairs = {(r["model"], r["dtype"], r["batch"]): r["us"] for r in models if r["way"] == other}
         over = [pairs[at] / r["us"] for r in mine if (at := (r["model"], r["dtype"], r["batch"])) in pairs]
-        value = geomean(over)
-        found[f"model_over_{other}"] = None if value is None else round(value, 4)
+        found[f"model_over_{other}"] = geomean(over, 4)
     return found | {
         "wrong": [f"{r['shape']}: {', '.join(r['wrong'])}" for r in records if r.get("wrong")],
         "failed": {r["shape"]: r["error"] for r in records if "error" in r},

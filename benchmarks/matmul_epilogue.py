@@ -306,8 +306,7 @@ def summarise(rows: Sequence[dict[str, Any]], asked: int) -> dict[str, Any]:
     """Geometric means over the rows that have the figure; who failed or was wrong, by name."""
 
     def mean(column: str) -> float | None:
-        value = geomean(row[column] for row in rows if column in row)
-        return round(value, 4) if value else None
+        return geomean((row[column] for row in rows if column in row), 4)
 
     def of(column: str) -> list[float]:
         return [row[column] for row in rows if column in row]

@@ -33,19 +33,19 @@ from common import (
     code_digest,
     command_line,
     geomean,
+    journal_of,
     journal_options,
-    journal_path,
     shared,
     write,
 )
 from peers_build import Compiler, build, index_of, nvcc, pack, unpacked
 from peers_worker import DRY, RATIOS
 
-from sassafras.core import DeviceError, SassafrasError
+from sassafras.core import DeviceError
 from sassafras.cuda.environment import available, environment
 from sassafras.cuda.fork_server import ForkServer
 from sassafras.cuda.worker_process import WorkerProcess, package_path
-from sassafras.gemm.bench.journal import Journal, read
+from sassafras.gemm.bench.journal import read
 from sassafras.gemm.problem.shape import BANDS, Shape
 
 Record = dict[str, Any]
@@ -130,14 +130,11 @@ def run(given: argparse.Namespace) -> int:
     if not usable and not given.dry_run:
         return 2
     name = "peers" + "-dry" * given.dry_run
-    path, where, index = journal_path(given, name), environment(), index_of(given.folder)
+    where, index = environment(), index_of(given.folder)
     sources = {key: index[key] for key in ("cuda_l2", "cutlass")}
     header = {"gpu": where["gpu"], "torch": where["torch"], "sassafras": code_digest("gemm")[:16], **sources}
     built = {r["shape"]: r for r in read(given.folder / "build.jsonl")[1:] if "shape" in r}
-    try:
-        journal = Journal(path, header)
-    except SassafrasError as error:
-        raise SystemExit(f"error: {error}") from None
+    journal = journal_of(given, name, header)
     ready = {shape for shape, record in built.items() if "error" not in record} - set(journal.done())
     left = [kernel for kernel in shared(index["kernels"], given) if kernel["shape"] in ready]
     lost, failed = False, list[bool]()
@@ -233,7 +230,7 @@ def summarised(rows: Sequence[Record], missing: dict[str, str]) -> Record:
             held = [at for _, at in those(way, to, rows)]
             found[f"shapes{to}"] = len(held)
             for ratio in RATIOS if held else ():
-                found[f"{ratio}{to}_{way}"] = round(geomean(at[ratio][0] for at in held) or 0.0, 4)
+                found[f"{ratio}{to}_{way}"] = geomean((at[ratio][0] for at in held), 4)
         return found
 
     def places(way: str, graphs: str) -> Record:

@@ -94,8 +94,7 @@ def forward_summary(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, 
 
     def mean(column: str, tokens: range, dtype: str = "", who: str = "sassafras_compile") -> float | None:
         those = [r for r in rows if r["contestant"] == who and r["tokens"] in tokens and not r["vocabulary"]]
-        value = geomean(r[column] for r in those if column in r and dtype in r["dtype"])
-        return round(value, 4) if value else None
+        return geomean((r[column] for r in those if column in r and dtype in r["dtype"]), 4)
 
     fewest, few, some, many = range(1, 5), range(1, 65), range(65, 257), range(257, 1 << 20)
     first = [r for r in ours if (r["model"], r["tokens"], r["vocabulary"]) == ("llama-3-8b", 1, False)]
@@ -176,8 +175,7 @@ def context_summary(table: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any
         return [row[column] for row in those if column in row]
 
     def mean(column: str, **wanted: Any) -> float | None:
-        value = geomean(of(column, **wanted))
-        return round(value, 4) if value else None
+        return geomean(of(column, **wanted), 4)
 
     if table == "contexts":
         return {

@@ -17,14 +17,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import code_digest, command_line, journal_options, journal_path, shared, write
+from common import code_digest, command_line, journal_of, journal_options, shared, write
 
 from sassafras import suite
-from sassafras.core import Case, Custom, SassafrasError
+from sassafras.core import Case, Custom
 from sassafras.cuda.environment import available, environment
 from sassafras.evaluate.gpu.guarded_buffers import BufferLayout
 from sassafras.evaluate.gpu.random_tests import SPECIAL_EVERY
-from sassafras.gemm.bench.journal import Journal
 
 Row = dict[str, Any]
 HERE = Path(__file__).resolve()
@@ -145,15 +144,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     where = environment()
     name = "samples" + "-dry" * given.dry_run
-    try:
-        header = {
-            "gpu": where["gpu"],
-            "sassafras": code_digest("evaluate", "suite")[:16],
-            "seconds": given.seconds,
-        }
-        journal = Journal(journal_path(given, name), header)
-    except SassafrasError as error:
-        raise SystemExit(f"error: {error}") from None
+    header = {
+        "gpu": where["gpu"],
+        "sassafras": code_digest("evaluate", "suite")[:16],
+        "seconds": given.seconds,
+    }
+    journal = journal_of(given, name, header)
 
     def one(key: str, work: Any) -> None:
         """A record, unless there is one or the time is up; a failure does not cost the others."""
