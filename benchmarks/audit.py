@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 from common import command_line, read_lines, write
 from miscompiled import AUDIT, DIFFERENTIAL, audits, counted
+from planted.subject import poke
 
 Row = dict[str, Any]
 CLASSES = ("wait bit cleared", "stall lowered", "DEPBAR weakened", "WGMMA wait removed")
@@ -205,9 +206,7 @@ def one(path: str, name: str, quota: int, seed: int) -> Row:
         tma = any(i.base == "UTMALDG" for i in function.instructions)
         rng = np.random.default_rng([seed, number, sum(name.encode())])
         for kind, index, low, high in planted(function.instructions, rng, quota):
-            copy = bytearray(data)
-            at = first.start + 16 * index
-            copy[at : at + 16] = low.to_bytes(8, "little") + high.to_bytes(8, "little")
+            copy = poke(data, first.start + 16 * index, low, high)
             i = function.instructions[index]
             changed = dataclasses.replace(i, low=low, high=high, control=Control.decode(high))
             if kind in CLASSES[2:]:
@@ -220,13 +219,13 @@ def one(path: str, name: str, quota: int, seed: int) -> Row:
             read = dataclasses.replace(
                 program, functions={kernel: dataclasses.replace(function, instructions=code)}
             )
-            alone = Validator(bytes(copy), kernel, program=read)
+            alone = Validator(copy, kernel, program=read)
             if kind == CLASSES[3]:
                 truth = open_products(function, index)
             elif kind == CLASSES[2]:
                 truth = open_copies(function, alone.analysis)
             else:
-                wrong = [str(violation) for violation in first.check(bytes(copy)).violations]
+                wrong = [str(violation) for violation in first.check(copy).violations]
                 certain = [text for text in wrong if not any(words in text for words in RELATIVE)]
                 truth = "hazard" if certain else "undecided" if wrong else "legal"
             found = next(iter(Auditor(alone).hazards()), None)

@@ -276,20 +276,20 @@ def _chosen() -> list[str]:
     return [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
 
 
-def gpu_count() -> int:
-    """GPUs that CUDA_VISIBLE_DEVICES names, or that nvidia-smi lists; 0 without it."""
+def gpu_names() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES is to be for each GPU: of those that it names or nvidia-smi lists."""
     if chosen := _chosen():
-        return len(chosen)
+        return chosen
     try:
         run = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
     except OSError:
-        return 0
-    return sum(line.startswith("GPU ") for line in run.stdout.splitlines())
+        return []
+    return [str(n) for n in range(sum(line.startswith("GPU ") for line in run.stdout.splitlines()))]
 
 
-def gpu_names() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES is to be for each GPU that we may use, one after another."""
-    return _chosen() or [str(index) for index in range(gpu_count())]
+def gpu_count() -> int:
+    """GPUs that we may use."""
+    return len(gpu_names())
 
 
 def use_gpu(index: int) -> None:

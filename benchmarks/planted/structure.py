@@ -10,7 +10,7 @@ import numpy as np
 
 from sassafras.sass.control import CONTROL_MASK, REUSE_MASK
 
-from .subject import STALL, WRITE, Mutant, Quota, Subject, put, shuffled
+from .subject import STALL, WRITE, Mutant, Quota, Subject, poke, put, shuffled
 
 _SLOTS = re.compile(r"^-?\|?R(\d+)\|?(\.\w+)*$")
 
@@ -27,9 +27,7 @@ def structure(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutan
 
 
 def _poke(s: Subject, n: int, low: int, high: int) -> bytes:
-    data = bytearray(s.program.cubin.data)
-    struct.pack_into("<QQ", data, s.function.text_offset + 16 * n, low, high)
-    return bytes(data)
+    return poke(s.program.cubin.data, s.function.text_offset + 16 * n, low, high)
 
 
 def _real(s: Subject) -> list[int]:

@@ -30,6 +30,11 @@ def put(word: int, shift: int, width: int, value: int) -> int:
     return (word & ~mask) | (value << shift)
 
 
+def poke(data: bytes, at: int, low: int, high: int) -> bytes:
+    """A cubin with another instruction at a place of the file."""
+    return data[:at] + low.to_bytes(8, "little") + high.to_bytes(8, "little") + data[at + 16 :]
+
+
 class Subject:
     """One kernel of a cubin.
 

@@ -134,7 +134,7 @@ def test_summary_and_merging_and_the_page(tmp_path: Path) -> None:
 
 def test_the_published_page_is_the_published_results() -> None:
     assert (RESULTS / "cheats.json").is_file()
-    page = Path(cheats.ROOT, "docs", "reference", "cheats.md").read_text()
+    page = cheats.PAGE.read_text()
     assert page == cheats.docs(RESULTS / "cheats.json")
     summary = json.loads((RESULTS / "cheats.json").read_text())["summary"]
     assert not summary["missed"]
