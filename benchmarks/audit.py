@@ -22,19 +22,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import platform
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from importlib.metadata import version
 from itertools import zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import command_line, read_lines, write
+from common import command_line, read_lines, without_gpu, write
 from miscompiled import AUDIT, DIFFERENTIAL, audits, counted
 from planted.subject import poke
 
@@ -312,9 +310,7 @@ def main() -> None:
         "seconds_per_kernel": round(times[len(times) // 2], 3) if times else None,
     }
     releases = sorted({row["release"] for row in published if row["by"] == AUDIT})
-    environment = {
-        "gpu": None, "python": platform.python_version(), "triton": version("triton"), "ptxas": releases,
-    }  # fmt: skip
+    environment = without_gpu("triton") | {"ptxas": releases}
     limits = " ".join(map(str, options.limit)) or "none"
     command = (
         f"python benchmarks/audit.py {len(options.corpus)} folders --quota {options.quota} --limit {limits}"

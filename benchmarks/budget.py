@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -28,26 +27,16 @@ LONG_S = 60.0
 KEY = ("kernel", "budget_s", "modelled")
 
 
-def command(target: str, budget: str, device: str, folder: str) -> tuple[float, list[list[Any]], Row]:
-    """Seconds of a command, its stages as (second, text), and what it answered (or its error)."""
+def command(target: str, budget: str, device: str, folder: str) -> tuple[float, Row]:
+    """Seconds of a command, and what it answered (or its error)."""
     words = [sys.executable, "-m", "sassafras", "optimize", target, "--budget", budget, "--device", device]
     words += ["--store", f"{folder}/store.sqlite", "--out", f"{folder}/out", "--fresh", "--json"]
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     began = time.monotonic()
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": python_path()}, **pipes) as run:
-        stages: list[list[Any]] = []
-
-        def listen() -> None:
-            for line in run.stderr or ():
-                stages.append([round(time.monotonic() - began, 2), line.strip()])
-
-        listener = threading.Thread(target=listen)
-        listener.start()
-        text = run.stdout.read() if run.stdout else ""
-        run.wait()
-        wall = time.monotonic() - began
-        listener.join()
-    return wall, stages, json.loads(text) if run.returncode == 0 else {"error": stages[-1:] or run.returncode}
+    run = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    wall = time.monotonic() - began
+    said = run.stderr.splitlines()[-1:] or run.returncode
+    return wall, {"error": said} if run.returncode else json.loads(run.stdout)
 
 
 def named(target: str) -> str:
@@ -58,9 +47,9 @@ def named(target: str) -> str:
 def one(target: str, seconds: float, device: str, modelled: bool) -> tuple[Row, Row]:
     """A row, and the environment that it was measured in."""
     with tempfile.TemporaryDirectory() as folder:
-        wall, stages, found = command(target, f"{seconds:g}s", device, folder)
+        wall, found = command(target, f"{seconds:g}s", device, folder)
     row: Row = {"kernel": named(target), "budget_s": seconds, "modelled": modelled, "wall_s": round(wall, 2)}
-    row |= {"excess_s": round(wall - seconds, 2), "stages": stages}
+    row["excess_s"] = round(wall - seconds, 2)
     if "error" in found:
         return row | {"error": str(found["error"])}, {}
     row |= {key: found[key] for key in ("case", "device", "evaluations", "improved", "reason", "notes")}
@@ -109,7 +98,7 @@ def main() -> None:
     others = read_result(options.others, of="budget")["rows"] if options.others else []
     journal = Lines(options.out / "budget.rows.jsonl")
     with tempfile.TemporaryDirectory() as folder:
-        first_use, _, found = command("suite:kv_append", "5e", options.device, folder)
+        first_use, found = command("suite:kv_append", "5e", options.device, folder)
     if "error" in found:
         raise SystemExit(f"error: the first search failed: {found['error']}")
     known = {tuple(line["row"][key] for key in KEY) for line in journal.rows if "error" not in line["row"]}

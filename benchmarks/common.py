@@ -16,8 +16,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, ProcessPoolExecutor, wait
 from datetime import UTC, datetime
+from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,6 +63,11 @@ def searched(result: Any) -> dict[str, Any]:
 def without_folders(command: str) -> str:
     """A command without --cache and --out: where files lay on one machine is nobody else's business."""
     return re.sub(r" --(cache|out)[= ]\S+", "", command)
+
+
+def without_gpu(*packages: str) -> dict[str, Any]:
+    """The environment of a result that needs no GPU: versions of Python and of these packages."""
+    return {"gpu": None, "python": python_version(), **{name: version(name) for name in packages}}
 
 
 def write(

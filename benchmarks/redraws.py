@@ -15,13 +15,11 @@ for one: the chosen schedules are then re-measured in fresh processes beside the
 from __future__ import annotations
 
 import os
-import platform
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from importlib.metadata import version
 from multiprocessing import get_context
 from typing import Any
 
-from common import command_line, ends, geomean, write
+from common import command_line, ends, geomean, without_gpu, write
 
 Row = dict[str, Any]
 #: draws that the reported interval is made for
@@ -191,17 +189,12 @@ def main(arguments: list[str] | None = None) -> int:
                 f"coverage {row['coverage']}, {row['evaluations']} evaluations",
                 flush=True,
             )
-    packages = {name: version(name) for name in ("numba", "numpy", "triton")}
 
     def save() -> Row:
         kept = [rows[name] for name in wanted if name in rows]
         summary = summarise(kept) | {"sets": options.sets, "budget": options.budget}
-        environment = {
-            "gpu": summary.get("gpu"),
-            "python": platform.python_version(),
-            "cpus": os.cpu_count(),
-            **packages,
-        }
+        environment = without_gpu("numba", "numpy", "triton")
+        environment |= {"gpu": summary.get("gpu"), "cpus": os.cpu_count()}
         print(write("redraws", kept, summary, environment, seed=options.seed, out=options.out), flush=True)
         return summary
 

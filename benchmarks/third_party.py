@@ -32,7 +32,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import platform
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -42,7 +41,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from common import RESULTS, Lines, command_line, read_result, validator_digest, write
+from common import RESULTS, Lines, command_line, read_result, validator_digest, without_gpu, write
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -243,12 +242,8 @@ def main() -> None:
     summary = summarise(rows, index["not_compiled"])
     refused = [row for row in rows if not row["accepted"]]
     (options.folder / "refused.json").write_text(json.dumps(refused, indent=1) + "\n")
-    environment = {
-        "gpu": None,
-        "python": platform.python_version(),
-        "nvdisasm": version("nvidia-cuda-nvdisasm"),
-        "compilers": sorted({row["compiler"] for row in rows}),
-    }
+    environment = without_gpu() | {"nvdisasm": version("nvidia-cuda-nvdisasm")}
+    environment["compilers"] = sorted({row["compiler"] for row in rows})
     public = [{name: row[name] for name in PUBLIC} for row in rows]
     command = "python benchmarks/third_party.py FOLDER"
     write("third-party", public, summary, environment, out=options.out, command=command)

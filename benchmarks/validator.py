@@ -20,7 +20,6 @@ with ``--plant N``):
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 import time
 from collections import Counter, defaultdict
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import Lines, command_line, read_lines, validator_digest, write
+from common import Lines, command_line, read_lines, validator_digest, without_gpu, write
 from planted import SOURCES, Subject, moves, names, permutations, places, scoreboards, swaps, timing
 
 Row = dict[str, Any]
@@ -183,6 +182,8 @@ def _copies(
 
 def main() -> None:
     """Run over the corpus, print and write the table."""
+    from sassafras.sass.tools import find_all
+
     parser = command_line(__doc__)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--quota", type=int, default=2, help="violations of a class and kernel")
@@ -224,7 +225,9 @@ def main() -> None:
                 print(f"{row['name']}: {row['error']}", flush=True)
             print(f"{len(rows)} of {len(lines)}: {row['name']}", flush=True)
     table, summary = _summary(rows)
-    path = write("validator", table, summary, _environment(), seed=options.seed, out=options.out)
+    environment = without_gpu("numpy", "numba", "triton")
+    environment["nvdisasm"] = [tool.version for tool in find_all("nvdisasm")]
+    path = write("validator", table, summary, environment, seed=options.seed, out=options.out)
     for line in table:
         print(f"{line['caught']:6} of {line['planted']:6}  {line['class']}")
     print(json.dumps(summary, indent=1), f"\nwrote {path.name}")
@@ -266,21 +269,6 @@ def _summary(all_rows: list[Row]) -> tuple[list[Row], Row]:
 
 def _median(values: list[float]) -> float | None:
     return round(statistics.median(values), 3) if values else None
-
-
-def _environment() -> Row:
-    import importlib.metadata
-
-    from sassafras.sass.tools import find_all
-
-    return {
-        "gpu": None,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "numba": importlib.metadata.version("numba"),
-        "triton": importlib.metadata.version("triton"),
-        "nvdisasm": [t.version for t in find_all("nvdisasm")],
-    }
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ def test_rows_are_kept_summed_up_and_not_measured_twice(
     row = json.loads(line)["row"]
     assert row["kernel"] == "softmax" and row["modelled"] and 2.0 <= row["search_s"] < 4.0
     assert row["search_s"] < row["wall_s"] and row["excess_s"] == pytest.approx(row["wall_s"] - 4)
-    assert any(text.startswith("searching 2") for _, text in row["stages"])
     found = json.loads((tmp_path / "budget.json").read_text())
     assert found["summary"]["modelled_worst_excess_s"] == row["excess_s"] and len(found["rows"]) == 1
 
