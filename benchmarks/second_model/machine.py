@@ -26,6 +26,26 @@ def first(note, p, kind, what, other):
         note[0], note[1], note[2], note[3] = p, kind, what, other
 
 
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+def closer(table, near, one, two, apart, when):
+    """Learn a distance between two slots; `near` is of those within a block, which began at 0."""
+    if apart < table[one, two]:
+        table[one, two] = apart
+    if when >= 0 and apart < near[one, two]:
+        near[one, two] = apart
+
+
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+def aged(n, key, t, rd, z, r, now):
+    """A register's list as the next block sees it: times before 0, without what is long over."""
+    kept = 0
+    for m in range(n[z, r]):
+        if now - t[z, r, m] <= HORIZON:
+            key[z, r, kept], rd[z, r, kept], t[z, r, kept] = key[z, r, m], rd[z, r, m], t[z, r, m] - now
+            kept += 1
+    n[z, r] = kept
+
+
 @njit(cache=True, no_cfunc_wrapper=True)
 def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note):
     """Run block `b` of a candidate.
@@ -124,10 +144,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                 apart = t - S.w_t[z, r, m]
                 pc = S.w_pc[z, r, m]
                 if mode == 1:
-                    if apart < L.raw[pc, cc]:
-                        L.raw[pc, cc] = apart
-                    if S.w_t[z, r, m] >= 0 and apart < L.near_raw[pc, cc]:
-                        L.near_raw[pc, cc] = apart
+                    closer(L.raw, L.near_raw, pc, cc, apart, S.w_t[z, r, m])
                 elif apart < F.raw[pc, cc]:
                     bad = True
                     first(note, p, 2, pc, cc)
@@ -223,25 +240,19 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
             for m in range(S.w_n[z, r]):
                 if S.w_rd[z, r, m] or (w_g[r, m] and w_g[r, m] == gh and w_s[r, m] != gs):
                     continue
-                apart = t - S.w_t[z, r, m]
+                apart, before = t - S.w_t[z, r, m], S.w_pc[z, r, m]
                 if mode == 1:
-                    if apart < L.waw[S.w_pc[z, r, m], pc]:
-                        L.waw[S.w_pc[z, r, m], pc] = apart
-                    if S.w_t[z, r, m] >= 0 and apart < L.near_waw[S.w_pc[z, r, m], pc]:
-                        L.near_waw[S.w_pc[z, r, m], pc] = apart
-                elif apart < F.waw[S.w_pc[z, r, m], pc]:
+                    closer(L.waw, L.near_waw, before, pc, apart, S.w_t[z, r, m])
+                elif apart < F.waw[before, pc]:
                     bad = True
-                    first(note, p, 7, S.w_pc[z, r, m], pc)
+                    first(note, p, 7, before, pc)
             for m in range(S.q_n[z, r]):
-                apart = t - S.q_t[z, r, m]
+                apart, before = t - S.q_t[z, r, m], S.q_cc[z, r, m]
                 if mode == 1:
-                    if apart < L.war[S.q_cc[z, r, m], pc]:
-                        L.war[S.q_cc[z, r, m], pc] = apart
-                    if S.q_t[z, r, m] >= 0 and apart < L.near_war[S.q_cc[z, r, m], pc]:
-                        L.near_war[S.q_cc[z, r, m], pc] = apart
-                elif apart < F.war[S.q_cc[z, r, m], pc]:
+                    closer(L.war, L.near_war, before, pc, apart, S.q_t[z, r, m])
+                elif apart < F.war[before, pc]:
                     hazard += mix(np.uint64(14), value)
-                    first(note, p, 8, S.q_cc[z, r, m], pc)
+                    first(note, p, 8, before, pc)
             for a in range(n_active):
                 v = active[a]
                 if scratch_g[v] and scratch_g[v] == gh and scratch_s[v] != gs:
@@ -375,21 +386,8 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
             scratch_s[u] = gs
         t += max(np.int32(1), stall)
     for r in range(registers):
-        kept = 0
-        for m in range(S.w_n[z, r]):
-            if t - S.w_t[z, r, m] <= HORIZON:
-                S.w_pc[z, r, kept] = S.w_pc[z, r, m]
-                S.w_rd[z, r, kept] = S.w_rd[z, r, m]
-                S.w_t[z, r, kept] = S.w_t[z, r, m] - t
-                kept += 1
-        S.w_n[z, r] = kept
-        kept = 0
-        for m in range(S.q_n[z, r]):
-            if t - S.q_t[z, r, m] <= HORIZON:
-                S.q_cc[z, r, kept] = S.q_cc[z, r, m]
-                S.q_t[z, r, kept] = S.q_t[z, r, m] - t
-                kept += 1
-        S.q_n[z, r] = kept
+        aged(S.w_n, S.w_pc, S.w_t, S.w_rd, z, r, t)
+        aged(S.q_n, S.q_cc, S.q_t, S.q_rd, z, r, t)
     for s in range(6):
         S.set_t[z, s] = max(np.int32(-1000), S.set_t[z, s] - t)
     S.barrier[z] = max(np.int32(-1000), S.barrier[z] - t)

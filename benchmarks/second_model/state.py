@@ -206,23 +206,26 @@ def held(v, live):
     return out
 
 
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+def covered(n, key, t, rd, i, r, key2, t2, rd2):
+    """Whether a register's list says of this entry at least as much."""
+    found = False
+    for k in range(n[i, r]):
+        if key[i, r, k] == key2:
+            found = t2 <= t[i, r, k] and rd2 >= rd[i, r, k]
+    return found
+
+
 @njit(cache=True, no_cfunc_wrapper=True)
 def adds(known, i, new, j):
     """Whether a state says anything that another does not (as `join` would find, changing nothing)."""
     for r in range(known.w_n.shape[1]):
-        for which in range(2):
-            for k in range(new.w_n[j, r] if which == 0 else new.q_n[j, r]):
-                covered = False
-                if which == 0:
-                    for m in range(known.w_n[i, r]):
-                        if known.w_pc[i, r, m] == new.w_pc[j, r, k]:
-                            covered = new.w_t[j, r, k] <= known.w_t[i, r, m] and (
-                                new.w_rd[j, r, k] >= known.w_rd[i, r, m]
-                            )
-                else:
-                    for m in range(known.q_n[i, r]):
-                        if known.q_cc[i, r, m] == new.q_cc[j, r, k]:
-                            covered = new.q_t[j, r, k] <= known.q_t[i, r, m]
-                if not covered:
-                    return True
+        for k in range(new.w_n[j, r]):
+            key, when, seen = new.w_pc[j, r, k], new.w_t[j, r, k], new.w_rd[j, r, k]
+            if not covered(known.w_n, known.w_pc, known.w_t, known.w_rd, i, r, key, when, seen):
+                return True
+        for k in range(new.q_n[j, r]):
+            key, when, seen = new.q_cc[j, r, k], new.q_t[j, r, k], new.q_rd[j, r, k]
+            if not covered(known.q_n, known.q_cc, known.q_t, known.q_rd, i, r, key, when, seen):
+                return True
     return rest(known, i, new, j, False)
