@@ -357,7 +357,7 @@ def _write(
         "how": HOW,
     }
     fresh_wrong = [
-        (path.split("/")[-1].split("-")[0], path.split("/")[-1].split("-")[1], path, what)
+        (*Path(path).name.split("-")[:2], path, what)
         for path, what in again.items()
         if what != "right" and path not in suspects
     ]

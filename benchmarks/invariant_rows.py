@@ -99,23 +99,17 @@ def summary_of(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]]
         "unequal_between_processes": sum(len(each) > 1 for each in digests.values()),
         "control_unequal": sum(r["control_unequal"] for r in bits),
         "control_rows": sum(r["control_rows"] for r in bits),
-        "control_passed": [f"{r['n']}x{r['k']} {r['dtype']}" for r in bits if not r["control_unequal"]],
         "timed": len(times),
         "tax_m16_up": mean("tax", 16),
         "tax_below_16": mean("tax", 1, 15),
         "null": mean("null"),
         "classes": list(classes()),
-        "over_lt_no_split_m64": mean("over_lt_no_split", 1, 64),
         "over_lt_no_split": mean("over_lt_no_split"),
         "over_triton": mean("over_triton_published"),
         "over_triton_published_m256": mean("over_triton_published", 1, 256),
-        "over_triton_published_above": mean("over_triton_published", 257),
         "over_triton_tuned_m256": mean("over_triton_tuned", 1, 256),
-        "over_triton_tuned_above": mean("over_triton_tuned", 257),
         "over_triton_tuned_worst": min(tuned, default=None),
         "over_torch": mean("over_torch"),
-        "model_logits_unequal": sum(r["unequal"] for r in mine),
-        "model_control_unequal": sum(r["unequal"] for r in models if r["way"] == "torch"),
     }
     for other in ("torch", "triton"):
         pairs = {(r["model"], r["dtype"], r["batch"]): r["us"] for r in models if r["way"] == other}

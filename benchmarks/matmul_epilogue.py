@@ -1,14 +1,12 @@
-"""Layers in one kernel (bias, activation; batches) against torch and cuBLASLt's own epilogues; writes
-matmul-epilogue.json.
+"""Layers in one kernel (bias, activation; batches) against torch; writes matmul-epilogue.json.
 
     python benchmarks/matmul_epilogue.py --prepare --cache .carry/gemm   # compiles only, no GPU needed
     python benchmarks/matmul_epilogue.py [--pairs] [--cache .carry/gemm] [--rounds 30]
         [--seconds 50] [--dry-run]
 
 Contestants of a row, all on the same tensors: `torch` (addmm or baddbmm, then the activation), `torch_again`
-(the same captured twice: what no difference looks like), `lt_fused` (torch._addmm_activation: cuBLASLt with
-the epilogue, for relu and gelu's tanh form of two matrices), `product` (torch's product alone, for
-orientation), `sassafras` (sassafras.matmul as it chooses), `ours` (the best of our configurations with an
+(the same captured twice: what no difference looks like), `product` (torch's product alone, for orientation),
+`sassafras` (sassafras.matmul as it chooses), `ours` (the best of our configurations with an
 epilogue: the static estimate's favourites and what sassafras.matmul would take, screened first, then timed
 again with the others). `--pairs`: SwiGLU's pairs of three models alone, one weight (2n x k); `torch` is then
 torch.compile's program of it, and `product` its product. Everything is checked against FP64: RMS error at
@@ -139,25 +137,19 @@ def contestants(case: Case, x: Any, w: Any, bias: Any, room: Any) -> dict[str, C
             "product": lambda: torch.matmul(x, w),
             "sassafras": lambda: sassafras.linear(x, w.mT, bias, "swiglu"),
         }
-    flat = case.batch == 1
 
     def by_torch() -> Any:
         if bias is None:
             return activated(torch.matmul(x, w), case.activation)
-        add = torch.addmm if flat else torch.baddbmm
+        add = torch.addmm if case.batch == 1 else torch.baddbmm
         return activated(add(bias, x, w), case.activation)
 
-    found = {
+    return {
         "torch": by_torch,
         "torch_again": by_torch,
         "product": lambda: torch.matmul(x, w),
         "sassafras": lambda: room.matmul(x, w, bias=bias, activation=case.activation),
     }
-    fusable = flat and bias is not None and case.activation in ("relu", "gelu_tanh")
-    if fusable and hasattr(torch, "_addmm_activation"):
-        gelu = case.activation != "relu"
-        found["lt_fused"] = lambda: torch._addmm_activation(bias, x, w, use_gelu=gelu)
-    return found
 
 
 def rms(result: Any, exact: Any) -> float:
@@ -235,9 +227,6 @@ def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[
             interval = bootstrap_median(ratios)
             found[column] = round(float(np.median(ratios)), 4)
             found[f"{column}_low"], found[f"{column}_high"] = round(interval.low, 4), round(interval.high, 4)
-    if "lt_fused" in names and "ours" in names:
-        ratios = table[:, names.index("lt_fused")] / table[:, names.index("ours")]
-        found["speedup_lt_fused"] = round(float(np.median(ratios)), 4)
     found["wrong"] += [n for n, error in errors.items() if error > TOLERANCE * errors["torch"]]
     found["rms_ratio"] = round(errors.get("ours", errors["sassafras"]) / max(errors["torch"], 1e-12), 4)
     if room._engine is not None and room._engine.served:
@@ -317,8 +306,6 @@ def summarise(rows: Sequence[dict[str, Any]], asked: int) -> dict[str, Any]:
         "geomean_vs_torch": mean("speedup"),
         "worst_vs_torch": min(of("speedup"), default=None),
         "wins_vs_torch": sum(value > 1.005 for value in of("speedup_low")),
-        "geomean_vs_lt_fused": mean("speedup_lt_fused"),
-        "worst_vs_lt_fused": min(of("speedup_lt_fused"), default=None),
         "sassafras_geomean_vs_torch": mean("sassafras_speedup"),
         "sassafras_worst_vs_torch": min(of("sassafras_speedup"), default=None),
         "null": mean("null"),

@@ -152,8 +152,6 @@ class Bench:
         after = {name: deviation(graphs[name].result(), exact) for name in whole}
         limit = TOLERANCE * deviations["eager"][0]
         wrong = [name for name in whole if not max(deviations[name][0], after[name][0]) <= limit]
-        weights = sum(p.numel() for p in plain.parameters())
-        cached = sum(b.numel() for n, b in plain.named_buffers() if n.endswith(("keys", "values")))
         return {
             "shape": row.name,
             "row": row._asdict(),
@@ -163,7 +161,6 @@ class Bench:
             "deviations": {name: [float(f"{v:.4g}") for v in pair] for name, pair in deviations.items()},
             "wrong": wrong,
             "failed": failed,
-            "bytes": 2 * (weights + cached) + 2 * (x.numel() + exact.numel()),
             "served": _served(ours, tokens),
             "graph_breaks": sum(torch._dynamo.utils.counters["graph_break"].values()),
             "build_s": round(built, 1),
@@ -328,7 +325,7 @@ def main() -> int:
     supervise(given, time.time() + given.limit_s)
     lines = read(given.path) if given.path.exists() else [{"header": {"gpu": "none"}}]
     header = lines[0]["header"]
-    last = {r["shape"]: {**r, "gpu": header["gpu"]} for r in lines[1:] if "shape" in r}
+    last = {r["shape"]: r for r in lines[1:] if "shape" in r}
     rows = forward_rows(records := list(last.values()))
     summary = forward_summary(rows, records) | {"modelled": given.dry_run, "conditions": header}
     path = write(given.name, rows, summary, environment(), out=given.out)

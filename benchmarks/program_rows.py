@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from common import geomean
 
-#: bytes a second of device memory, by what the device's name contains
-BANDWIDTH = {"H200": 4.8e12, "H100": 3.35e12}
 BASES = ("eager", "compile")
 
 
@@ -63,9 +61,6 @@ def _contestants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return _named(column, interval(groups)) if groups else {}
 
     rows = []
-    gpu = records[0]["gpu"]
-    bandwidth = next((b for name, b in BANDWIDTH.items() if name in gpu), None)
-    bound = 1e6 * records[0]["bytes"] / bandwidth if bandwidth else None
     for name in (*BASES, "sassafras_eager", "sassafras_compile"):
         if (whole := us(name)) is None:
             continue
@@ -76,8 +71,6 @@ def _contestants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for base in BASES:
             row |= over(base, name) if base != name and not wrong else {}
         row |= over("compile", "null")
-        if bound and not wrong:
-            row |= {"bound_us": round(bound, 2), "share_of_bound": round(bound / whole, 4)}
         last = next(r for r in reversed(records) if name in r["us"])
         row |= dict(zip(("deviation_rms", "deviation_max"), last["deviations"][name], strict=True))
         row["deviation_over_eager"] = round(row["deviation_rms"] / last["deviations"]["eager"][0], 4)
@@ -97,7 +90,6 @@ def forward_summary(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, 
         return geomean((r[column] for r in those if column in r and dtype in r["dtype"]), 4)
 
     fewest, few, some, many = range(1, 5), range(1, 65), range(65, 257), range(257, 1 << 20)
-    first = [r for r in ours if (r["model"], r["tokens"], r["vocabulary"]) == ("llama-3-8b", 1, False)]
     return {
         "over_compile_fp16_1_4": mean("over_compile", fewest, "fp16"),
         "over_compile_bf16_1_4": mean("over_compile", fewest, "bf16"),
@@ -110,7 +102,6 @@ def forward_summary(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, 
         "worst_low_over_compile": min(
             (r["over_compile_low"] for r in ours if "over_compile_low" in r), default=None
         ),
-        "share_of_bound_1": min((r["share_of_bound"] for r in first if "share_of_bound" in r), default=None),
         "null": mean("null", range(1 << 20)),
         "rows": len(ours),
         "processes": min((row["processes"] for row in ours), default=0),

@@ -200,13 +200,6 @@ def wanted(which: str, only: set[str]) -> list[tuple[str, str, bool]]:
     return found
 
 
-def stopped(row: Row) -> bool:
-    """True of a search that a signal ended (in rows without a reason: well before its time)."""
-    if "reason" in row:
-        return bool(row["reason"] == "interrupted")
-    return bool(row.get("search_seconds")) and row["search_seconds"] < 0.9 * row.get("seconds", 0.0)
-
-
 def summarise(rows: list[Row]) -> Row:
     """The summary of the format page, over the rows that a user's call selects."""
     from sassafras import suite
@@ -226,7 +219,7 @@ def summarise(rows: list[Row]) -> Row:
         "evaluations_per_second": evaluations / max(sum(r.get("search_seconds") or 0 for r in rows), 1e-9),
         "wrong_or_crashed_after_validation": sum(r.get("failed_after_validation") or 0 for r in rows),
         "failed_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if "error" in r],
-        "stopped_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if stopped(r)],
+        "stopped_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if r.get("reason") == "interrupted"],
     }
 
 

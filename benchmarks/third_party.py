@@ -178,8 +178,6 @@ def summarise(rows: Sequence[Row], not_compiled: Sequence[Row]) -> Row:
         "refused_unexplained": sum(row["explanation"] is None for row in refused),
         "accepted_percent": round(100 * (1 - len(refused) / len(rows)), 2) if rows else None,
         "not_compiled": len(not_compiled),
-        "per_repository": dict(Counter(row["repository"] for row in rows)),
-        "refused_kernels": dict(Counter(f"{row['repository']}: {row['kernel']}" for row in refused)),
     }
 
 
