@@ -134,9 +134,8 @@ def rows(arch: str, kernel: str) -> list[Row]:
     found = []
     workload = load(f"suite:{kernel}")
     for built, cases in variants(workload, arch):
-        if b"LDGSTS" in built.cubin or any(
-            i.base == "LDGSTS" for i in Program.parse(built.cubin).function(built.name).instructions
-        ):
+        code = Program.parse(built.cubin).function(built.name).instructions
+        if any(i.base == "LDGSTS" for i in code):
             device = None
             if arch == "sm_90a":
                 device = ModelDevice(arch)

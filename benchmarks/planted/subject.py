@@ -11,6 +11,7 @@ import numpy as np
 from sassafras.sass import Fence, Function, Instruction, Program
 from sassafras.sass.control import REUSE_MASK
 from sassafras.sass.opcodes import IMMOVABLE
+from sassafras.sass.registers import BREG, PRED, UGPR, UPRED
 
 STALL, YIELD, WRITE, READ, WAIT = 41, 45, 46, 49, 52
 
@@ -28,6 +29,17 @@ def put(word: int, shift: int, width: int, value: int) -> int:
     """`word` with the bits from `shift` on replaced."""
     mask = ((1 << width) - 1) << shift
     return (word & ~mask) | (value << shift)
+
+
+def file_of(register: int) -> str:
+    """The register file, as classes name it."""
+    if register >= BREG:
+        return "barrier register"
+    if register >= UPRED:
+        return "uniform predicate"
+    if register >= UGPR:
+        return "uniform register"
+    return "predicate" if register >= PRED else "register"
 
 
 def poke(data: bytes, at: int, low: int, high: int) -> bytes:

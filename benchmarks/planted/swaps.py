@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from sassafras.sass.effects import named_registers
-from sassafras.sass.registers import BREG, PRED, UGPR, UPRED, is_predicate
+from sassafras.sass.registers import UGPR, is_predicate
 
-from .subject import Mutant, Quota, Subject, shuffled
+from .subject import Mutant, Quota, Subject, file_of, shuffled
 
 _REACH = 10
 
@@ -49,7 +49,7 @@ def _register_class(s: Subject, i: int, j: int) -> str:
     kind = kinds[0]
     if special := _special(s, i, j, kind, registers):
         return special
-    files = {_file(r) for r in registers}
+    files = {file_of(r) for r in registers}
     return f"{kind} {files.pop()}" if len(files) == 1 else ""
 
 
@@ -87,16 +87,6 @@ def _inside(text: str, what: str) -> frozenset[int]:
     for number in re.findall(rf"\b{what}\[UR(\d+)\]", text):
         found |= {UGPR + int(number) + k for k in range(4 if what == "gdesc" else 2)}
     return frozenset(found)
-
-
-def _file(register: int) -> str:
-    if register >= BREG:
-        return "barrier register"
-    if register >= UPRED:
-        return "uniform predicate"
-    if register >= UGPR:
-        return "uniform register"
-    return "predicate" if register >= PRED else "register"
 
 
 _ACCESS = re.compile(r"^(LD|ST)(G|S|L)$")

@@ -12,9 +12,8 @@ import numpy as np
 
 from sassafras.sass import ARCHS
 from sassafras.sass.latency import LatencyTable, opcode_key, slots
-from sassafras.sass.registers import PRED, UGPR, UPRED
 
-from .subject import STALL, Mutant, Quota, Subject, put, shuffled
+from .subject import STALL, Mutant, Quota, Subject, file_of, put, shuffled
 from .swaps import pairs
 
 
@@ -85,11 +84,7 @@ def _kind(register: int, slot: str) -> str:
         return "a descriptor's latency"
     if "+" in slot:
         return "a wide operand's latency"
-    if register >= UPRED:
-        return "a uniform predicate's latency"
-    if register >= UGPR:
-        return "a uniform register's latency"
-    return "a predicate's latency" if register >= PRED else "a register's latency"
+    return f"a {file_of(register)}'s latency"
 
 
 def _overwrites(s: Subject, rng: np.random.Generator, times: _Times) -> Iterator[Mutant]:
