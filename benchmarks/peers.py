@@ -27,17 +27,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import (
-    RESULTS,
-    ROOT,
-    code_digest,
-    command_line,
-    geomean,
-    journal_of,
-    journal_options,
-    shared,
-    write,
-)
+from common import RESULTS, code_digest, command_line, geomean, journal_of, journal_options, shared, write
 from peers_build import Compiler, build, index_of, nvcc, pack, unpacked
 from peers_worker import DRY, RATIOS
 
@@ -65,7 +55,7 @@ class Workers:
     """Workers, each for one row; the next one starts while the present one prepares."""
 
     def __init__(self, cache: Path | None, dry: bool) -> None:
-        path = os.pathsep.join([package_path()["PYTHONPATH"], str(ROOT / "benchmarks")])
+        path = os.pathsep.join([package_path()["PYTHONPATH"], str(RESULTS.parent)])
         self._environment = {"PYTHONPATH": path} | ({DRY: "1"} if dry else {})
         self._cache = str(cache) if cache else None
         self._server = ForkServer(WORKER, environment=self._environment)
