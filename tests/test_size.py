@@ -20,7 +20,7 @@ FILE_LINES = 450
 #: lines of Python in gemm/
 GEMM_LINES = 15_553
 #: lines of benchmarks: scripts, kernels, quotes
-BENCHMARK_LINES = 22_918
+BENCHMARK_LINES = 23_034
 #: bytes of the wheel, without its archive's own
 WHEEL_BYTES = 3_500_000
 

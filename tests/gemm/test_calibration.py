@@ -217,19 +217,32 @@ def test_doctor_says_whose_tables_serve(tmp_path: Path, monkeypatch: pytest.Monk
     assert "corrected by a calibration" in said(STRANGER.name)[1]
 
 
-def test_the_benchmark_rehearses(there: TunedTable, tmp_path: Path) -> None:
+def test_the_benchmarks_rehearse(there: TunedTable, tmp_path: Path) -> None:
     few = timed(there, sample(there)[:150])
     few.save(tmp_path / "calibration.jsonl.gz")
     made = corrected(there, Correction.fit(times_of(there), few), few)
     made.save(tmp_path / "stranger.calibrated.table.json")
     there.save(tmp_path / "sweep.json")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OUT": str(tmp_path)}
-    command = ["benchmarks/calibration.py", str(tmp_path), "--sweep", str(tmp_path / "sweep.json")]
-    done = subprocess.run(
-        [sys.executable, *command, "--shapes", "9", "--dry-run"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    for command in (
+        [
+            "calibration.py",
+            str(tmp_path),
+            "--sweep",
+            str(tmp_path / "sweep.json"),
+            "--shapes",
+            "9",
+            "--dry-run",
+        ],
+        ["winners.py", "--here", "nvidia-h200"],
+    ):
+        done = subprocess.run(
+            [sys.executable, f"benchmarks/{command[0]}", *command[1:]],
+            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "calibration-dry.json").read_text())
     assert found["summary"]["grid"]["products"] == 18 and found["summary"]["modelled"]
     assert not set(few.entries) & {Shape.parse(row["shape"]) for row in found["rows"]}
+    alike = json.loads((tmp_path / "winners.json").read_text())["summary"]
+    assert alike["shapes"] == 1000 and alike["same"] == alike["cost_of_there"] == 1.0
