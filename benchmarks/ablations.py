@@ -17,13 +17,12 @@ speed-up with a 95 % interval of a bootstrap, and how many are above. Speed-ups 
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 
 import numpy as np
 import strategies
-from common import geomean, gpu_count, per_gpu
+from common import command_line, geomean, gpu_count, per_gpu
 from strategies import Row, Settings
 
 from sassafras.search import preset
@@ -94,7 +93,7 @@ def summarise(rows: list[Row]) -> Row:
     }
 
 
-def publish(folder: Path, out: str | None) -> Path:
+def publish(folder: Path, out: Path) -> Path:
     """cuasmrl-ablations.json (on the timing model cuasmrl-ablations-modelled.json) of what the folder has."""
     rows = strategies.finished(folder)
     summary = summarise(rows)
@@ -105,7 +104,7 @@ def publish(folder: Path, out: str | None) -> Path:
 
 def main() -> None:
     """Command line."""
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = command_line(__doc__)
     parse.add_argument("--folder", type=Path, required=True, help="where searches are kept")
     parse.add_argument("--kernels", default=",".join(KERNELS))
     parse.add_argument("--variants", default=",".join(VARIANTS))
@@ -117,7 +116,6 @@ def main() -> None:
     parse.add_argument("--each", type=int, default=EACH, help="searches that share a GPU")
     parse.add_argument("--seconds", type=float, default=1e7, help="stop after so many")
     parse.add_argument("--summary", action="store_true", help="run nothing, write the result")
-    parse.add_argument("--out", help="folder of the result")
     given = parse.parse_args()
     names = given.variants.split(",")
     if unknown := [name for name in names if name not in VARIANTS]:
@@ -127,7 +125,7 @@ def main() -> None:
         return
     given.folder.mkdir(parents=True, exist_ok=True)
     common = {key: getattr(given, key) for key in ("folder", "device", "evaluations", "looks")}
-    settings = Settings(**common, lonely=False, deadline=time.time() + given.seconds, shared=True)
+    settings = Settings(**common, deadline=time.time() + given.seconds, shared=True)
     items = [(k, s, names, settings) for s in range(given.seeds) for k in given.kernels.split(",")]
     gpus = given.gpus or (gpu_count() if given.device == "cuda" else 1) or 1
     for index, result in per_gpu(play, items, gpus, each=given.each):

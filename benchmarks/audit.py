@@ -19,24 +19,22 @@ audited (`miscompiled.py`). Rows of a differential run on a GPU are kept.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
-import platform
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from importlib.metadata import version
 from itertools import zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import read_lines, write
+from common import command_line, read_lines, without_gpu, write
 from miscompiled import AUDIT, DIFFERENTIAL, audits, counted
+from planted.subject import poke
 
 Row = dict[str, Any]
 CLASSES = ("wait bit cleared", "stall lowered", "DEPBAR weakened", "WGMMA wait removed")
@@ -206,9 +204,7 @@ def one(path: str, name: str, quota: int, seed: int) -> Row:
         tma = any(i.base == "UTMALDG" for i in function.instructions)
         rng = np.random.default_rng([seed, number, sum(name.encode())])
         for kind, index, low, high in planted(function.instructions, rng, quota):
-            copy = bytearray(data)
-            at = first.start + 16 * index
-            copy[at : at + 16] = low.to_bytes(8, "little") + high.to_bytes(8, "little")
+            copy = poke(data, first.start + 16 * index, low, high)
             i = function.instructions[index]
             changed = dataclasses.replace(i, low=low, high=high, control=Control.decode(high))
             if kind in CLASSES[2:]:
@@ -221,13 +217,13 @@ def one(path: str, name: str, quota: int, seed: int) -> Row:
             read = dataclasses.replace(
                 program, functions={kernel: dataclasses.replace(function, instructions=code)}
             )
-            alone = Validator(bytes(copy), kernel, program=read)
+            alone = Validator(copy, kernel, program=read)
             if kind == CLASSES[3]:
                 truth = open_products(function, index)
             elif kind == CLASSES[2]:
                 truth = open_copies(function, alone.analysis)
             else:
-                wrong = [str(violation) for violation in first.check(bytes(copy)).violations]
+                wrong = [str(violation) for violation in first.check(copy).violations]
                 certain = [text for text in wrong if not any(words in text for words in RELATIVE)]
                 truth = "hazard" if certain else "undecided" if wrong else "legal"
             found = next(iter(Auditor(alone).hazards()), None)
@@ -248,9 +244,7 @@ def cubins(folder: Path) -> list[tuple[str, str]]:
 
 def main() -> None:
     """Audit the corpus, plant, count, write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("corpus", type=Path, nargs="+", help="folders; without index.jsonl all cubins in one")
     parser.add_argument("--quota", type=int, default=3, help="cleared waits, and lowered stalls, of a kernel")
     parser.add_argument(
@@ -258,7 +252,6 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out")
     options = parser.parse_args()
     lines: list[tuple[str, str]] = []
     for folder, limit in zip_longest(options.corpus, options.limit):
@@ -317,9 +310,7 @@ def main() -> None:
         "seconds_per_kernel": round(times[len(times) // 2], 3) if times else None,
     }
     releases = sorted({row["release"] for row in published if row["by"] == AUDIT})
-    environment = {
-        "gpu": None, "python": platform.python_version(), "triton": version("triton"), "ptxas": releases,
-    }  # fmt: skip
+    environment = without_gpu("triton") | {"ptxas": releases}
     limits = " ".join(map(str, options.limit)) or "none"
     command = (
         f"python benchmarks/audit.py {len(options.corpus)} folders --quota {options.quota} --limit {limits}"

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from common import code_digest, journal_options, journal_path, shared, write
+from common import code_digest, command_line, journal_of, journal_options, shared, write
 from invariant_models import MODELS, model
 from invariant_rows import rows_of, summary_of
 
@@ -263,7 +263,7 @@ def warm(place: tuple[int, int, int, int, int]) -> None:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("part", choices=("bits", "times", "models", "all"))
     parser.add_argument("--count", type=int, default=len(SHAPES), help="(n, k) of bits and times")
     parser.add_argument("--process", type=int, default=0, help="number of this process, in the journal")
@@ -289,10 +289,8 @@ def measured(stage: Any, part: str, what: tuple[Any, ...], given: argparse.Names
 def main() -> int:
     """Measure and write; 1 when anything was wrong or failed, 2 without a GPU, 3 when the context is lost."""
     begin, given = time.monotonic(), arguments()
-    from sassafras.core import SassafrasError
     from sassafras.cuda.environment import available, environment
     from sassafras.gemm.bench.contestants import Contestants
-    from sassafras.gemm.bench.journal import Journal
     from sassafras.gemm.build.cubins import build
     from sassafras.gemm.configs import registry
 
@@ -310,12 +308,10 @@ def main() -> int:
         with get_context("spawn").Pool(given.warm) as pool:
             pool.map(warm, TILINGS, 1)
         print(f"{time.monotonic() - begin:6.1f} s Triton's kernels are compiled", flush=True)
-    path, stage, where = journal_path(given, "batch-invariant"), Contestants(given.cache), environment()
+    stage, where = Contestants(given.cache), environment()
     header = {"gpu": where["gpu"], "torch": where["torch"], "sassafras": code_digest("gemm")[:16]}
-    try:
-        journal = Journal(path, {**header, "cublaslt": stage.lt.version, "seed": given.seed})
-    except SassafrasError as error:
-        raise SystemExit(f"error: {error}") from None
+    header |= {"cublaslt": stage.lt.version, "seed": given.seed}
+    journal = journal_of(given, "batch-invariant", header)
     done, lost = journal.done(), False
     for part, what in shared(wanted(given), given):
         key = " ".join(map(str, (part, *what, f"#{given.process}")))

@@ -24,15 +24,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, geomean, per_gpu, read_lines, read_result, write
+from common import Lines, command_line, ends, geomean, per_gpu, read_lines, read_result, searched, write
 
 Row = dict[str, Any]
 SPACES = ("swaps", "control", "renaming", "blocks")
@@ -155,13 +153,12 @@ def compiler_row(subject: str, options: argparse.Namespace) -> list[Row]:
             device=device,
             seed=options.seed,
             store=False,
-            out=Path(options.out) / "compiler-space",
+            out=options.out / "compiler-space",
         )
         facts = result.facts
         row |= searched(result) | {"stages": facts.get("stages", []), "samples": result.samples}
         row |= {"over_ptxas": facts.get("over_settings"), "summary": result.summary()}
         row["cold_l2_speedup"] = facts.get("cold_l2_speedup")
-        row |= {"reason": result.reason, "search_seconds": round(result.seconds, 2)}
         row["digests"] = [result.baseline.digest, result.kernel.digest]
         if result.reason == "interrupted":
             row["error"] = "interrupted"
@@ -258,32 +255,8 @@ def identity(device: Any, kernel: Any) -> Row:
     if speedup is None:
         raise DeviceError(f"it is {outcome.verdict}: {outcome.detail}")
     interval, null = outcome.interval, outcome.null_interval
-    return {
-        "speedup": speedup,
-        "speedup_low": interval.low if interval else None,
-        "speedup_high": interval.high if interval else None,
-        "null": outcome.null,
-        "improved": bool(interval and interval.low > (null.high if null else 1.0)),
-    }
-
-
-def searched(result: Any) -> Row:
-    """A row's figures of a finished search."""
-    interval = result.interval
-    return {
-        "speedup": result.modelled_ratio if result.modelled else result.speedup,
-        "speedup_low": interval.low if interval else None,
-        "speedup_high": interval.high if interval else None,
-        "null": result.null,
-        "null_low": result.null_interval.low if result.null_interval else None,
-        "null_high": result.null_interval.high if result.null_interval else None,
-        "improved": result.improved,
-        "baseline_us": result.baseline_us,
-        "evaluations": result.evaluations,
-        "verdicts": dict(result.verdicts),
-        "failed_after_validation": result.failed_after_validation,
-        "notes": list(result.notes),
-    }
+    better = bool(interval and interval.low > (null.high if null else 1.0))
+    return {"speedup": speedup, **ends("speedup", interval), "null": outcome.null, "improved": better}
 
 
 def summarise(rows: Sequence[Row]) -> Row:
@@ -320,7 +293,7 @@ def read_rows(path: Path) -> list[Row]:
     return [{"environment": whole["environment"], **row} for row in whole["rows"]]
 
 
-def finish(rows: Sequence[Row], out: str) -> Path:
+def finish(rows: Sequence[Row], out: Path) -> Path:
     """Write the result file; of a kernel and stage the last row without an error counts."""
     last = {(r["kernel"], r["stage"]): r for r in sorted(rows, key=lambda r: "error" not in r)}
     order = (*STAGES, COMPILER)
@@ -337,9 +310,7 @@ def finish(rows: Sequence[Row], out: str) -> Path:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--only", default="", help="subjects, comma-separated; - for none")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each search")
     parser.add_argument("--evaluations", type=int, help="of each search, instead of seconds")
@@ -351,7 +322,6 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, help="[default: all]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--merge", type=Path, nargs="+", help="result files and rows to put together")
-    parser.add_argument("--out", default=os.environ.get("OUT", str(ROOT / "benchmarks" / "results")))
     options = parser.parse_args()
     if options.merge:
         rows = [row for file in options.merge for row in read_rows(file)]
@@ -363,12 +333,8 @@ def main() -> None:
         parser.error("--targets goes with --compiler")
     modelled = options.device == "model"
     name = ("compiler-space-modelled" if modelled else "compiler-space") if options.compiler else "beyond"
-    journal = Path(options.out) / f"{name}.rows.jsonl"
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    if options.resume and not journal.exists():
-        read_lines(options.resume)
-        shutil.copyfile(options.resume, journal)
-    rows = read_rows(journal)
+    journal = Lines(options.out / f"{name}.rows.jsonl", options.resume)
+    rows = journal.rows
     have = {(r["kernel"], r["stage"]) for r in rows if "error" not in r}
     only = [name for name in options.only.split(",") if name]
     wanted = [
@@ -377,8 +343,8 @@ def main() -> None:
         if not all((label(s), stage) in have for stage in stages_of(s, options.compiler))
     ]
     work = compiler_row if options.compiler else rows_of
-    ends = time.monotonic() + options.limit_s
-    for index, found in per_gpu(work, wanted, options.gpus, until=ends):
+    until = time.monotonic() + options.limit_s
+    for index, found in per_gpu(work, wanted, options.gpus, until=until):
         if isinstance(found, Exception):
             found = [
                 {
@@ -389,9 +355,7 @@ def main() -> None:
                     "error": repr(found),
                 }
             ]
-        rows += found
-        with journal.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, default=str) + "\n" for row in found)
+        journal.add(*found)
     if rows and options.compiler and (modelled or any(r["modelled"] for r in rows)):
         print(json.dumps(summarise_compiler(rows), indent=1))
     elif rows:

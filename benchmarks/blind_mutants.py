@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -34,7 +33,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from common import read_lines, validator_digest, write
+from common import Lines, command_line, validator_digest, write
 from mutants import blind
 from mutants.blind import BlindMutant
 from mutants.fates import counted, grouped, passes, shown, summed
@@ -255,33 +254,31 @@ def work(subjects: Sequence[Subject], options: argparse.Namespace) -> Iterator[J
             yield subjects[index].job(mutant, stage, options)
 
 
-def run(subjects: Sequence[Subject], options: argparse.Namespace, journal: Path, settings: Row) -> str:
+def run(subjects: Sequence[Subject], options: argparse.Namespace, journal: Lines, settings: Row) -> str:
     """Run what is left, a line each, within the time; why it ended early, or ``""``."""
     until = time.time() + options.limit_s
     of = {subject.target: subject for subject in subjects}
     lost: list[str] = []
-    with journal.open("a", encoding="utf-8") as file:
-        for _ in range(len(STAGES) + 2):  # a pool ends with its jobs; later stages need the earlier's answers
-            jobs = list(work(subjects, options))
-            if not jobs or time.time() > until or len(lost) >= _LOST:
-                break
-            stage = jobs[0].key[2]
-            queue = [job for job in jobs if job.key[2] == stage][::-1]
-            print(f"{len(queue)} mutants up to {STAGES[stage]:,} samples", flush=True)
+    for _ in range(len(STAGES) + 2):  # a pool ends with its jobs; later stages need the earlier's answers
+        jobs = list(work(subjects, options))
+        if not jobs or time.time() > until or len(lost) >= _LOST:
+            break
+        stage = jobs[0].key[2]
+        queue = [job for job in jobs if job.key[2] == stage][::-1]
+        print(f"{len(queue)} mutants up to {STAGES[stage]:,} samples", flush=True)
 
-            def following(queue: list[Job] = queue) -> Job | None:
-                return queue.pop() if queue and len(lost) < _LOST else None
+        def following(queue: list[Job] = queue) -> Job | None:
+            return queue.pop() if queue and len(lost) < _LOST else None
 
-            for event in Pool(options.workers).run(following, until):
-                if event.kind == "done":
-                    target, number, stage = event.key
-                    of[target].lines[number, stage] = event.value
-                    line = {"settings": settings[target], "target": target, "number": number, "stage": stage}
-                    file.write(json.dumps({**line, **event.value}) + "\n")
-                    file.flush()
-                elif event.kind == "failed" or (event.kind == "killed" and time.time() < until):
-                    lost.append(_said(event))
-                    print(lost[-1], flush=True)
+        for event in Pool(options.workers).run(following, until):
+            if event.kind == "done":
+                target, number, stage = event.key
+                of[target].lines[number, stage] = event.value
+                line = {"settings": settings[target], "target": target, "number": number, "stage": stage}
+                journal.add({**line, **event.value})
+            elif event.kind == "failed" or (event.kind == "killed" and time.time() < until):
+                lost.append(_said(event))
+                print(lost[-1], flush=True)
     if len(lost) >= _LOST:
         return f"{len(lost)} jobs were lost, the last one: {lost[-1]}"
     return "not complete: the same command with --resume goes on" if any(work(subjects, options)) else ""
@@ -310,9 +307,7 @@ def taken_over(subjects: Sequence[Subject], settings: Row, lines: Sequence[Row])
 
 def main() -> int:
     """See the module; 0 where no approved mutant failed and nothing is left to run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, out=".")
     parser.add_argument("--run-refused", action="store_true", help="run what the validator refuses")
     parser.add_argument("--count", type=int, default=1000, help="refused mutants of all kernels together")
     parser.add_argument("--approved", type=int, default=25, help="approved mutants of a kernel, at most")
@@ -323,7 +318,6 @@ def main() -> int:
     parser.add_argument("--hang-s", type=float, default=4.0, help="seconds until a launch counts as hung")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pretend", metavar="MODULE", help="a worker that stands in for a GPU")
-    parser.add_argument("--out", type=Path, default=os.environ.get("OUT", "."))
     options = parser.parse_args()
     if not options.run_refused:
         parser.error("the validator refused these candidates: --run-refused runs them all the same")
@@ -332,12 +326,9 @@ def main() -> int:
     share = -(-options.count // len(targets))
     subjects = [Subject(target, options, share) for target in targets]
     settings = {subject.target: settings_of(subject, options) for subject in subjects}
-    options.out.mkdir(parents=True, exist_ok=True)
     name = NAME + ("-pretended" if options.pretend else "")
-    journal = options.out / f"{name}.rows.jsonl"
-    if options.resume and not journal.exists():
-        journal.write_text("".join(json.dumps(line) + "\n" for line in read_lines(options.resume)))
-    known = taken_over(subjects, settings, read_lines(journal)) if journal.exists() else 0
+    journal = Lines(options.out / f"{name}.rows.jsonl", options.resume)
+    known = taken_over(subjects, settings, journal.rows)
     drawn = sum(len(subject.mutants) for subject in subjects)
     print(f"{drawn} mutants drawn in {time.time() - began:.0f} s; {known} lines of the journal", flush=True)
     options.limit_s -= time.time() - began

@@ -10,18 +10,16 @@ in budget.rows.jsonl, and not measured a second time. ``--with`` adds those of a
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, read_lines, read_result, write
+from common import ROOT, Lines, command_line, python_path, read_result, write
 
 Row = dict[str, Any]
 #: budgets above this may take a third more, those below 10 s more
@@ -29,27 +27,16 @@ LONG_S = 60.0
 KEY = ("kernel", "budget_s", "modelled")
 
 
-def command(target: str, budget: str, device: str, folder: str) -> tuple[float, list[list[Any]], Row]:
-    """Seconds of a command, its stages as (second, text), and what it answered (or its error)."""
+def command(target: str, budget: str, device: str, folder: str) -> tuple[float, Row]:
+    """Seconds of a command, and what it answered (or its error)."""
     words = [sys.executable, "-m", "sassafras", "optimize", target, "--budget", budget, "--device", device]
     words += ["--store", f"{folder}/store.sqlite", "--out", f"{folder}/out", "--fresh", "--json"]
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     began = time.monotonic()
-    path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, **pipes) as run:
-        stages: list[list[Any]] = []
-
-        def listen() -> None:
-            for line in run.stderr or ():
-                stages.append([round(time.monotonic() - began, 2), line.strip()])
-
-        listener = threading.Thread(target=listen)
-        listener.start()
-        text = run.stdout.read() if run.stdout else ""
-        run.wait()
-        wall = time.monotonic() - began
-        listener.join()
-    return wall, stages, json.loads(text) if run.returncode == 0 else {"error": stages[-1:] or run.returncode}
+    run = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    wall = time.monotonic() - began
+    said = run.stderr.splitlines()[-1:] or run.returncode
+    return wall, {"error": said} if run.returncode else json.loads(run.stdout)
 
 
 def named(target: str) -> str:
@@ -60,9 +47,9 @@ def named(target: str) -> str:
 def one(target: str, seconds: float, device: str, modelled: bool) -> tuple[Row, Row]:
     """A row, and the environment that it was measured in."""
     with tempfile.TemporaryDirectory() as folder:
-        wall, stages, found = command(target, f"{seconds:g}s", device, folder)
+        wall, found = command(target, f"{seconds:g}s", device, folder)
     row: Row = {"kernel": named(target), "budget_s": seconds, "modelled": modelled, "wall_s": round(wall, 2)}
-    row |= {"excess_s": round(wall - seconds, 2), "stages": stages}
+    row["excess_s"] = round(wall - seconds, 2)
     if "error" in found:
         return row | {"error": str(found["error"])}, {}
     row |= {key: found[key] for key in ("case", "device", "evaluations", "improved", "reason", "notes")}
@@ -98,37 +85,32 @@ def main() -> None:
     """Measure what is not in the journal, and write the result."""
     from sassafras import suite
 
-    parser = argparse.ArgumentParser(description=str(__doc__).partition(":")[0])
+    parser = command_line(__doc__)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--only", default="", help="kernels of the suite, by commas; by default all")
     parser.add_argument("--targets", nargs="*", default=[], help="other targets, instead of the suite's")
     parser.add_argument("--device", default="auto", choices=("auto", "cuda", "model"))
     parser.add_argument("--with", dest="others", type=Path, help="a result whose other rows are added")
-    parser.add_argument("--out", default=os.environ.get("OUT") or str(ROOT / "benchmarks/results"))
     options = parser.parse_args()
     names = [name for name in options.only.split(",") if name]
     if unknown := set(names) - set(suite.names()):
         raise SystemExit(f"error: no kernel of the suite: {', '.join(sorted(unknown))}")
     others = read_result(options.others, of="budget")["rows"] if options.others else []
-    journal = Path(options.out, "budget.rows.jsonl")
-    lines = read_lines(journal) if journal.exists() else []
-    journal.parent.mkdir(parents=True, exist_ok=True)
+    journal = Lines(options.out / "budget.rows.jsonl")
     with tempfile.TemporaryDirectory() as folder:
-        first_use, _, found = command("suite:kv_append", "5e", options.device, folder)
+        first_use, found = command("suite:kv_append", "5e", options.device, folder)
     if "error" in found:
         raise SystemExit(f"error: the first search failed: {found['error']}")
-    known = {tuple(line["row"][key] for key in KEY) for line in lines if "error" not in line["row"]}
+    known = {tuple(line["row"][key] for key in KEY) for line in journal.rows if "error" not in line["row"]}
     for target in options.targets or [f"suite:{name}" for name in names or suite.names()]:
         if (named(target), options.seconds, found["modelled"]) in known:
             continue
         row, environment = one(target, options.seconds, options.device, found["modelled"])
         print({key: row.get(key) for key in ("kernel", "wall_s", "search_s", "evaluations", "error")})
-        lines.append({"row": row, "environment": environment})
-        with journal.open("a") as file:
-            file.write(json.dumps(lines[-1], default=str) + "\n")
-    rows = {tuple(row[key] for key in KEY): row for row in (*others, *(line["row"] for line in lines))}
+        journal.add({"row": row, "environment": environment})
+    rows = {tuple(row[key] for key in KEY): row for row in (*others, *(line["row"] for line in journal.rows))}
     summary = {**summarise(list(rows.values())), "first_use_s": round(first_use, 2)}
-    environment = next((line["environment"] for line in lines[::-1] if line["environment"]), {})
+    environment = next((line["environment"] for line in journal.rows[::-1] if line["environment"]), {})
     environment["command"] = " ".join(["budget.py", *sys.argv[1:]])  # not that of the last row
     print(write("budget", list(rows.values()), summary, environment, out=options.out))
 

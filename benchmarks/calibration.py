@@ -14,9 +14,7 @@ gains; `calibrated_of_sweep` the sweep's time over the calibrated one's, in geom
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, geomean, write
+from common import command_line, geomean, write
 
 from sassafras.core import SassafrasError
 from sassafras.core.statistics import bootstrap_median
@@ -140,9 +138,7 @@ def summed(rows: Sequence[dict[str, Any]], draws: int = 2000) -> dict[str, Any]:
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("calibration", type=Path, help="folder of `sassafras tune --calibrate`")
     parser.add_argument("--start", default="NVIDIA H200", help="the GPU whose table was the start")
     parser.add_argument("--sweep", type=Path, help="table of a sweep [default: the GPU's shipped one]")
@@ -150,9 +146,6 @@ def main() -> None:
     parser.add_argument("--grids", default="judge-5", help="shapes that no table has; comma-separated")
     parser.add_argument("--limit-s", type=float, default=1e9, help="start no shape after so many seconds")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    )
     parser.add_argument("--dry-run", action="store_true", help="without a GPU, on a modelled clock")
     args = parser.parse_args()
     began = time.monotonic()

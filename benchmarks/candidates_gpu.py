@@ -1,7 +1,6 @@
 """Approved candidates of divergent kernels, run cold on a GPU: writes candidates-gpu.json.
 
     python benchmarks/candidates_gpu.py --count 10000 --seconds 420       # one GPU, 16 processes
-    python benchmarks/candidates_gpu.py --count 300 --pretend             # no GPU: all but the launches
 
 The kernels of mutants/divergent.cu diverge, vote, shuffle, reduce and multiply matrices under guards. Of each
 of the spaces ``blocks``, ``control`` and ``renaming``, as ``sassafras optimize --space`` opens them,
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import use_gpu, write
+from common import command_line, use_gpu, write
 from mutants import cold
 from mutants.pool import Event, Job, Pool, Say
 
@@ -126,9 +125,9 @@ def draw(job: Task, cubin: bytes, deadline: float) -> Any:
 _bench: list[Any] = []
 
 
-def _setup(folder: str, pretend: bool) -> None:
+def _setup(folder: str) -> None:
     use_gpu(0)
-    _bench[:] = [(cold.Pretended if pretend else cold.Cold)(Path(folder))]
+    _bench[:] = [cold.Cold(Path(folder))]
 
 
 def prepare(say: Say, path: str) -> str:
@@ -181,7 +180,7 @@ class Run:
             jobs = self._jobs()
             if not jobs or time.time() > until:
                 return
-            pool = Pool(self.options.workers, _setup, (str(self.folder), self.options.pretend))
+            pool = Pool(self.options.workers, _setup, (str(self.folder),))
             for event in pool.run(lambda jobs=jobs: jobs.pop(0) if jobs else None, until + 15):
                 if event.kind != "tick":
                     self._hear(event)
@@ -247,7 +246,7 @@ class Run:
 def fresh(options: argparse.Namespace, folder: Path, jobs: list[tuple[str, Path]]) -> dict[str, str]:
     """Run candidates in processes of their own; outcome by path."""
     until, count = options.fresh_seconds, min(options.workers, max(1, len(jobs)))
-    given = [(folder, jobs[n::count], options.pretend, time.monotonic() + until) for n in range(count)]
+    given = [(folder, jobs[n::count], time.monotonic() + until) for n in range(count)]
     queue = [Job(n, cold.fresh, arguments, 40.0) for n, arguments in enumerate(given)]
     found: dict[str, str] = {}
     for event in Pool(count).run(lambda: queue.pop() if queue else None, time.time() + until + 40):
@@ -275,9 +274,7 @@ def _compile(folder: Path) -> dict[str, str]:
 
 def main() -> int:
     """See the module; 0 when all candidates ran and none is wrong, 1 if one is, 2 if some are missing."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, out=".")
     parser.add_argument("--count", type=int, default=10_000, help="candidates of each space")
     parser.add_argument(
         "--fresh", type=int, default=900, help="of them again in processes of their own, about"
@@ -287,8 +284,6 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--only", default="", help="kernels, comma-separated")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--pretend", action="store_true", help="no GPU: every launch is right")
-    parser.add_argument("--out", default=os.environ.get("OUT", "."))
     options = parser.parse_args()
     folder = Path(
         tempfile.mkdtemp(prefix="candidates-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
@@ -304,7 +299,7 @@ def _main(options: argparse.Namespace, folder: Path) -> int:
     cold.tools(folder)
     names = [n for n in sources() if n not in left_out and (not options.only or n in options.only.split(","))]
     jobs = [Job(name, prepare, (str(folder / f"{name}.cubin"),), 60.0) for name in names]
-    pool = Pool(1, _setup, (str(folder), options.pretend))
+    pool = Pool(1, _setup, (str(folder),))
     left_out |= dict.fromkeys(names, "its inputs were not prepared")
     for event in pool.run(lambda: jobs.pop(0) if jobs else None, time.time() + 300):
         if event.kind in ("done", "failed", "killed"):
@@ -362,7 +357,7 @@ def _write(
         "how": HOW,
     }
     fresh_wrong = [
-        (path.split("/")[-1].split("-")[0], path.split("/")[-1].split("-")[1], path, what)
+        (*Path(path).name.split("-")[:2], path, what)
         for path, what in again.items()
         if what != "right" and path not in suspects
     ]
@@ -377,14 +372,10 @@ def _write(
         for kernel, space, path, how in [*run.bad, *fresh_wrong][:40]
         if Path(path).exists()
     ]
-    environment: Row = {"gpu": "pretended"}
-    if not options.pretend:
-        from sassafras.cuda.environment import environment as found
+    from sassafras.cuda.environment import environment
 
-        environment = found()
-    name = "candidates-gpu-pretended" if options.pretend else "candidates-gpu"
     summary["counterexamples"] = counterexamples
-    path = write(name, rows, summary, environment, seed=options.seed, out=options.out)
+    path = write("candidates-gpu", rows, summary, environment(), seed=options.seed, out=options.out)
     print(json.dumps({k: v for k, v in summary.items() if k != "counterexamples"}, indent=1))
     print(f"wrote {path}")
     if summary["short"]:

@@ -17,7 +17,6 @@ import argparse
 import math
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +25,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import numpy as np
-from common import write
+from common import command_line, write
 
 from sassafras.core import SassafrasError, ToolMissing
 from sassafras.gemm.configs.backward import PART
 from sassafras.gemm.configs.base import PLAIN as PLAIN_MODE
 from sassafras.gemm.configs.fields import to_fields
 from sassafras.gemm.configs.registry import Config
-from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset, predictor
 from sassafras.gemm.select.selector import Selector, SelectorSettings
 from sassafras.gemm.select.table import TunedTable
@@ -100,13 +98,16 @@ class Pairs:
             [np.array(part) for part in zip(*rows, strict=True)] for rows in (plain, modes)
         )
 
+    def _but(self, without: set[int]) -> list[list[np.ndarray]]:
+        """Both sets without these shapes."""
+        sets = (self.plain, self.modes)
+        return [[part[~np.isin(rows[0], list(without))] for part in rows] for rows in sets]
+
     def train_added(
         self, without: set[int], base: predictor.Model, header: dict[str, Any]
     ) -> predictor.Model:
         """What is added to another GPU's model, from all shapes but some."""
-        (of, plain, speedups), (_, modes, gains) = (
-            [part[~np.isin(rows[0], list(without))] for part in rows] for rows in (self.plain, self.modes)
-        )
+        (of, plain, speedups), (_, modes, gains) = self._but(without)
         sets = (
             bagged(of, plain, speedups - base.plain.predict(plain), ADDED),
             fitted(modes, gains - base.modes.predict(modes), ADDED_MODES),
@@ -117,9 +118,7 @@ class Pairs:
         self, without: set[int], header: dict[str, Any], settings: dict[str, Any] = PLAIN
     ) -> predictor.Model:
         """The model of all shapes but some."""
-        (of, plain, speedups), (_, modes, gains) = (
-            [part[~np.isin(rows[0], list(without))] for part in rows] for rows in (self.plain, self.modes)
-        )
+        (of, plain, speedups), (_, modes, gains) = self._but(without)
         sets = bagged(of, plain, speedups, settings), fitted(modes, gains, MODES)
         return predictor.Model(*sets, {**header, "families": predictor.families_in(plain)})
 
@@ -363,18 +362,36 @@ def best(entry: dataset.DatasetEntry, layout: str) -> dict[str, Any]:
     return {"config": ranked[0][0] if faster else None, "over_torch": over, "fraction_of_best": 1.0}
 
 
+def header_of(found: dataset.Dataset) -> dict[str, Any]:
+    """What a model says of the dataset that it was trained on."""
+    return {name: found.header.get(name) for name in ("gpu", "date", "commit", "torch")} | {
+        "pairs": found.pairs
+    }
+
+
+def measured(path: Path | None, part: str = "") -> dataset.Dataset:
+    """A file's dataset, or that of the package. Raises SystemExit, SassafrasError: it teaches nothing."""
+    found = dataset.Dataset.load(path) if path else dataset.shipped(part=part)
+    if found.modelled:
+        sys.exit("this dataset was modelled, not measured: nothing is learnt from it")
+    return found
+
+
+def save(model: predictor.Model, path: Path) -> None:
+    """Write a trained model."""
+    model.save(path)
+    print(f"wrote {path} ({path.stat().st_size:,} bytes)")
+
+
 def added(args: argparse.Namespace) -> None:
     """Another GPU: train what is added to the model of `BASE`, or judge it on folds of the grid."""
     found, base = dataset.shipped(args.gpu), predictor.shipped(BASE)
     assert base is not None
-    header = {name: found.header.get(name) for name in ("gpu", "date", "commit", "torch")}
-    header["pairs"] = found.pairs
+    header = header_of(found)
     entries = [found[shape] for shape in sorted(found.entries)]
     pairs = Pairs(entries)
     if args.train:
-        path = args.model or predictor.shipped_path(args.gpu)
-        pairs.train_added(set(), base, header).save(path)
-        print(f"wrote {path} ({path.stat().st_size:,} bytes)")
+        save(pairs.train_added(set(), base, header), args.model or predictor.shipped_path(args.gpu))
         return
     table, judged = TunedTable.from_dataset(found), dict[str, list[dict[str, Any]]]()
     for fold in range(FOLDS):
@@ -396,40 +413,22 @@ def layouts_of(found: dataset.Dataset) -> list[str]:
 
 def backward(args: argparse.Namespace) -> None:
     """Train the model of the layouts nt and tt, from their own dataset; shapes off the grid are in it."""
-    found = dataset.Dataset.load(args.dataset) if args.dataset else dataset.shipped(part=PART)
-    if found.modelled:
-        sys.exit("this dataset was modelled, not measured: nothing is learnt from it")
-    header = {name: found.header.get(name) for name in ("gpu", "date", "commit", "torch")}
-    header |= {"pairs": found.pairs, "layouts": layouts_of(found)}
+    found = measured(args.dataset, PART)
+    header = header_of(found) | {"layouts": layouts_of(found)}
     entries = [found[shape] for shape in sorted(found.entries)]
     path = args.model or predictor.shipped_path(str(header["gpu"]), PART)
-    Pairs(entries).train(set(), header, PLAIN_BACKWARD).save(path)
-    print(f"wrote {path} ({path.stat().st_size:,} bytes)")
-
-
-def milliseconds(model: predictor.Model, table: TunedTable) -> float:
-    """Of a choice for a shape never asked before, median."""
-    chooser, rng, spent = Selector(table, model=model), np.random.default_rng(SEED), []
-    for _ in range(200):
-        shape = Shape(*(8 * int(x) for x in 2 ** rng.uniform(3, 10, 3)))
-        began = time.perf_counter()
-        chooser.choose(shape, "tn", lambda c, s=shape: c.layout == "tn" and c.why_illegal(s) is None)  # type: ignore[misc]
-        spent.append(1e3 * (time.perf_counter() - began))
-    return statistics.median(spent)
+    save(Pairs(entries).train(set(), header, PLAIN_BACKWARD), path)
 
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--dataset", type=Path, help="[default: the one that comes with the package]")
     parser.add_argument("--backward", action="store_true", help="the layouts nt and tt")
     parser.add_argument("--gpu", help="another GPU than the H200, by its data set's name")
     parser.add_argument("--train", action="store_true", help="write the model instead of comparing")
     parser.add_argument("--model", type=Path, help="file to write with --train [default: the package's]")
     parser.add_argument("--folds", type=Path, help="folder that keeps the folds' models")
-    parser.add_argument("--out", help="folder of the result file")
     args = parser.parse_args()
     if args.gpu:
         added(args)
@@ -439,26 +438,17 @@ def main() -> None:
             parser.error("--backward goes with --train")
         backward(args)
         return
-    try:
-        found = dataset.Dataset.load(args.dataset) if args.dataset else dataset.shipped()
-    except SassafrasError as error:
-        sys.exit(f"error: {error}")
-    if found.modelled:
-        sys.exit("this dataset was modelled, not measured: nothing is learnt from it")
-    header = {name: found.header.get(name) for name in ("gpu", "date", "commit", "torch")}
-    header["pairs"] = found.pairs
+    found = measured(args.dataset)
+    header = header_of(found)
     others = dataset.Dataset.load(OFF_GRID[0])
     for path in OFF_GRID[1:]:
         others.entries.update(dataset.Dataset.load(path).entries)
     if args.train:
         besides = [others[shape] for shape in sorted(others.entries)]
         header |= known(besides)
-        grid, table = [found[shape] for shape in sorted(found.entries)], TunedTable.from_dataset(found)
+        grid = [found[shape] for shape in sorted(found.entries)]
         model = Pairs([*grid, *besides]).train(set(), header)
-        path = args.model or predictor.shipped_path(header["gpu"])
-        model.save(path)
-        took = milliseconds(model, table)
-        print(f"wrote {path} ({path.stat().st_size:,} bytes); a choice takes {took:.2f} ms here")
+        save(model, args.model or predictor.shipped_path(header["gpu"]))
         return
     rows, grid, apart = in_folds(found, others, args.folds)
     model = predictor.Model.load(args.model or predictor.shipped_path(header["gpu"]))

@@ -11,13 +11,15 @@ import shlex
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, ProcessPoolExecutor, wait
 from datetime import UTC, datetime
+from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,16 +27,47 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from sassafras.core.files import code_digest  # noqa: E402
 
+RESULTS = ROOT / "benchmarks" / "results"
 
-def geomean(values: Iterable[float]) -> float | None:
-    """Geometric mean, None of nothing."""
+
+def geomean(values: Iterable[float], digits: int | None = None) -> float | None:
+    """Geometric mean, None of nothing; rounded to these digits behind the point."""
     logs = [math.log(v) for v in values]
-    return math.exp(sum(logs) / len(logs)) if logs else None
+    mean = math.exp(sum(logs) / len(logs)) if logs else None
+    return mean if mean is None or digits is None else round(mean, digits)
+
+
+def ends(name: str, interval: Any) -> dict[str, float | None]:
+    """The columns of an interval; None where there is none."""
+    return {f"{name}_low": interval and interval.low, f"{name}_high": interval and interval.high}
+
+
+def searched(result: Any) -> dict[str, Any]:
+    """What a row says of a search by `sassafras.optimize`."""
+    return {
+        "speedup": result.modelled_ratio if result.modelled else result.speedup,
+        **ends("speedup", result.interval),
+        "null": result.null,
+        **ends("null", result.null_interval),
+        "improved": result.improved,
+        "baseline_us": result.baseline_us,
+        "evaluations": result.evaluations,
+        "verdicts": dict(result.verdicts),
+        "failed_after_validation": result.failed_after_validation,
+        "notes": list(result.notes),
+        "reason": result.reason,
+        "search_seconds": round(result.seconds, 2),
+    }
 
 
 def without_folders(command: str) -> str:
     """A command without --cache and --out: where files lay on one machine is nobody else's business."""
     return re.sub(r" --(cache|out)[= ]\S+", "", command)
+
+
+def without_gpu(*packages: str) -> dict[str, Any]:
+    """The environment of a result that needs no GPU: versions of Python and of these packages."""
+    return {"gpu": None, "python": python_version(), **{name: version(name) for name in packages}}
 
 
 def write(
@@ -53,7 +86,7 @@ def write(
     The commit is read from git, or from ``$SASSAFRAS_COMMIT`` where the tree travelled without its history;
     `commits` names others, where rows come from several sittings.
     """
-    folder = Path(out or os.environ.get("OUT") or ROOT / "benchmarks" / "results")
+    folder = Path(out or os.environ.get("OUT") or RESULTS)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     environment = dict(environment)
@@ -118,6 +151,45 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+class Lines:
+    """Rows in a file of JSON Lines, each there at once, so that the same command goes on behind them.
+
+    Args:
+        path: the file; its folder is made. A last line that a kill has cut off is taken out.
+        resume: another one, to begin with where there is none yet.
+
+    Raises:
+        SystemExit: a file cannot be read, or a whole line is no row.
+    """
+
+    def __init__(self, path: Path, resume: Path | None = None) -> None:
+        self.path, begun = path, path.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if begun and not (text := path.read_bytes()).endswith(b"\n"):
+            path.write_bytes(text[: text.rfind(b"\n") + 1])
+        self.rows = read_lines(path if begun else resume) if begun or resume else []
+        if resume and not begun:
+            self._write("x", self.rows)
+
+    def add(self, *rows: dict[str, Any]) -> None:
+        """Write rows."""
+        self.rows += rows
+        self._write("a", rows)
+
+    def _write(self, mode: str, rows: Iterable[dict[str, Any]]) -> None:
+        with self.path.open(mode, encoding="utf-8") as file:
+            file.writelines(json.dumps(row, default=str) + "\n" for row in rows)
+
+
+def command_line(doc: str | None, out: str | Path | None = RESULTS) -> ArgumentParser:
+    """A parser whose help is the module's text; --out is $OUT, else `out` (None: no --out)."""
+    parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
+    if out is not None:
+        default = Path(os.environ.get("OUT") or out)
+        parser.add_argument("--out", type=Path, default=default, help="folder of the result")
+    return parser
+
+
 def journal_options(parser: ArgumentParser, *dtypes: str) -> None:
     """Options of a benchmark whose rows are lines of a journal (`journal_path`); `dtypes`: to choose from."""
     if dtypes:
@@ -131,8 +203,6 @@ def journal_options(parser: ArgumentParser, *dtypes: str) -> None:
         default=(1, 1),
         help="I/N: of every N rows the I-th (a GPU each; then --resume)",
     )
-    default = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results")
-    parser.add_argument("--out", type=Path, default=default)
     parser.add_argument("--dry-run", action="store_true", help="a rehearsal without a GPU")
 
 
@@ -161,6 +231,21 @@ def journal_path(given: Namespace, name: str) -> Path:
     return path
 
 
+def journal_of(given: Namespace, name: str, header: dict[str, Any]) -> Any:
+    """The benchmark's journal (`sassafras.gemm.bench.journal.Journal`) of rows under these conditions.
+
+    Raises:
+        SystemExit: it is of other conditions, or `journal_path` says why.
+    """
+    from sassafras.core import SassafrasError
+    from sassafras.gemm.bench.journal import Journal
+
+    try:
+        return Journal(journal_path(given, name), header)
+    except SassafrasError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
 def share(text: str) -> tuple[int, int]:
     """``I/N`` as numbers, 1 <= I <= N. Raises ValueError, ArgumentTypeError."""
     index, of = map(int, text.split("/"))
@@ -173,6 +258,11 @@ def shared(rows: Iterable[Any], given: Namespace) -> Iterator[Any]:
     """The rows that are this process's by --share."""
     index, of = given.share
     return itertools.islice(rows, index - 1, None, of)
+
+
+def python_path(*folders: Path) -> str:
+    """PYTHONPATH of a process that imports the package of this tree, and modules of these folders."""
+    return os.pathsep.join(filter(None, map(str, (ROOT / "src", *folders, os.environ.get("PYTHONPATH", "")))))
 
 
 def validator_digest() -> str:
@@ -193,20 +283,20 @@ def _chosen() -> list[str]:
     return [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
 
 
-def gpu_count() -> int:
-    """GPUs that CUDA_VISIBLE_DEVICES names, or that nvidia-smi lists; 0 without it."""
+def gpu_names() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES is to be for each GPU: of those that it names or nvidia-smi lists."""
     if chosen := _chosen():
-        return len(chosen)
+        return chosen
     try:
         run = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
     except OSError:
-        return 0
-    return sum(line.startswith("GPU ") for line in run.stdout.splitlines())
+        return []
+    return [str(n) for n in range(sum(line.startswith("GPU ") for line in run.stdout.splitlines()))]
 
 
-def gpu_names() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES is to be for each GPU that we may use, one after another."""
-    return _chosen() or [str(index) for index in range(gpu_count())]
+def gpu_count() -> int:
+    """GPUs that we may use."""
+    return len(gpu_names())
 
 
 def use_gpu(index: int) -> None:

@@ -27,14 +27,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from common import code_digest, journal_options, journal_path, shared, write
+from common import code_digest, command_line, journal_of, journal_options, shared, write
 from program_rows import context_rows, context_summary
 
-from sassafras.core import SassafrasError
 from sassafras.cuda.environment import available, environment
 from sassafras.gemm import matmul as room
 from sassafras.gemm.bench.context import Context
-from sassafras.gemm.bench.journal import Journal
 from sassafras.gemm.bench.operands import BASELINE_RMS_LIMIT, RMS_LIMIT
 from sassafras.gemm.bench.timing import Isolated, contest, rough_us
 from sassafras.gemm.bench.worker import _stage
@@ -234,7 +232,7 @@ def measured(stage: Any, group: Sequence[tuple[Any, str]], given: argparse.Names
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("table", choices=("contexts", "layers"))
     parser.add_argument("--count", type=int, default=1000, help="shapes of the grid (60 at most), or layers")
     parser.add_argument("--process", type=int, default=0, help="number of this process, in the journal")
@@ -253,14 +251,10 @@ def main() -> int:
     if not usable and not given.dry_run:
         return 2
     name = given.table + "-dry" * given.dry_run
-    path = journal_path(given, name)
     stage = _stage({"dry": given.dry_run, "cache": given.cache, "options": {"seed": given.seed}})
     where = environment()
     header = {"gpu": where["gpu"], "torch": where["torch"], "sassafras": code_digest("gemm")[:16]}
-    try:
-        journal = Journal(path, {**header, "cublaslt": stage.lt.version, "seed": given.seed})
-    except SassafrasError as error:
-        raise SystemExit(f"error: {error}") from None
+    journal = journal_of(given, name, {**header, "cublaslt": stage.lt.version, "seed": given.seed})
     done, lost = journal.done(), False
     for group in shared(groups(given), given):
         suffix = " tuned" * given.tuned + f" #{given.process}"

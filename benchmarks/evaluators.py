@@ -35,7 +35,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from common import ROOT, commit, gpu_count, read_lines, write
+from common import Lines, command_line, commit, gpu_count, write
 from harnesses import Case, Said, cases
 from harnesses.theirs import HARNESSES, SOURCES
 from harnesses.worker import FAILED, Make, Worker
@@ -208,18 +208,14 @@ def summarise(rows: Sequence[Row], folder: Path, cases_in_all: int) -> Row:
 
 def main() -> int:
     """See the module; 0 when all is judged, 1 when something is left."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="of the checkouts")
     parser.add_argument("--only", default="", help="cases, comma-separated")
     parser.add_argument("--evaluators", default=",".join((OURS, *HARNESSES)), help="comma-separated")
     parser.add_argument("--seconds", type=float, default=540.0, help="begin nothing that cannot end by then")
     parser.add_argument("--limit", type=float, default=90.0, help="seconds of one answer, twice with nvcc")
     parser.add_argument("--collect", action="store_true", help="print the cases")
-    default = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results")
     parser.add_argument("--resume", type=Path, help="journal of an earlier run to go on with")
-    parser.add_argument("--out", type=Path, default=default)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     options.evaluators = [name for name in options.evaluators.split(",") if name]
@@ -237,23 +233,15 @@ def main() -> int:
     os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "9.0")
     import torch  # noqa: F401  (once, for all that are forked)
 
-    journal = options.out / "evaluators.jsonl"
-    if options.resume and not journal.exists():
-        journal.write_bytes(options.resume.read_bytes())
-    rows = read_lines(journal) if journal.exists() else []
-    done = {(row["evaluator"], row["case"]) for row in rows if row["ok"] is not None}
-    with journal.open("a", encoding="utf-8") as file:
-        for row in judged(options, chosen, done):
-            rows.append(row)
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            mark = {True: "ok  ", False: "MISS", None: "FAIL"}[row["ok"]]
-            print(
-                f"{mark} {row['evaluator']} {row['case']}: {row['said'][:120]} {row['speedup']}", flush=True
-            )
+    journal = Lines(options.out / "evaluators.jsonl", options.resume)
+    done = {(row["evaluator"], row["case"]) for row in journal.rows if row["ok"] is not None}
+    for row in judged(options, chosen, done):
+        journal.add(row)
+        mark = {True: "ok  ", False: "MISS", None: "FAIL"}[row["ok"]]
+        print(f"{mark} {row['evaluator']} {row['case']}: {row['said'][:120]} {row['speedup']}", flush=True)
     from sassafras.cuda.environment import environment
 
-    found = {(row["evaluator"], row["case"]): row for row in rows}
+    found = {(row["evaluator"], row["case"]): row for row in journal.rows}
     last = [
         found[name, case.name] for case in every for name in (OURS, *HARNESSES) if (name, case.name) in found
     ]

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import geomean, write
+from common import command_line, geomean, write
 
 ABLATIONS = {"contrast": "contrastive", "metrics": "metrics", "retrieval": "retrieval"}
 CONTROL = ".mutation"
@@ -177,7 +177,6 @@ def summary(args: argparse.Namespace) -> None:
         "geomean_confirmed": geomean(confirmed.values()),
         "replayed": replayed,
         "families_shipped": args.shipped,
-        "held_out_gain": args.held_out_gain,
     }
     devices = sorted({str(reference.get("device")) for reference in references})
     print(write("llm-evolve", rows, found, {"gpu": ", ".join(devices)}, out=args.out))
@@ -186,9 +185,7 @@ def summary(args: argparse.Namespace) -> None:
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("what", choices=("prompts", "judge", "summary"))
     parser.add_argument("root", type=Path)
     parser.add_argument("targets", nargs="*")
@@ -206,8 +203,6 @@ def main() -> None:
     parser.add_argument("--control", action="store_true")
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--shipped", type=int, default=0, help="kernel families shipped from these runs")
-    parser.add_argument("--held-out-gain", type=float, default=None)
-    parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     {"prompts": prompts, "judge": judge, "summary": summary}[args.what](args)
 

@@ -5,9 +5,7 @@
 
 `benchmarks/tables.toml` lists the tables; those whose result file is missing are left out.
 `benchmarks/seeds.md` is docs/seeds.md with a format field for each figure, ``{file[path][of][keys]}``;
-``{file[where]}`` is GPU and date. `benchmarks/quotes.toml` lists quotes: a page, a run of words in which
-``{}`` stands for a figure, and for each ``{}`` the place of its value (``file: path.of.keys``) and a Python
-format specification.
+``{file[where]}`` is GPU and date. `benchmarks/quotes.toml` has by page the words in which such fields stand.
 """
 
 from __future__ import annotations
@@ -31,6 +29,8 @@ TABLES = ROOT / "benchmarks" / "tables.toml"
 QUOTES = ROOT / "benchmarks" / "quotes.toml"
 #: what may stand on a page in a figure's place
 _FIGURE = r"([+-]?\d+(?:[.,]\d+)*%?)"
+#: what stands in its place in a quote
+_FIELD = re.compile(r"\{[^{}]+\}")
 
 Row = dict[str, Any]
 
@@ -46,29 +46,12 @@ def result(name: str) -> Row:
     return data
 
 
-def walk(data: Any, path: str) -> Any:
-    """What lies at ``path`` (``summary.bands.<1e8.shapes``, ``rows.0.kernel``); keys may hold dots.
-
-    Raises `KeyError` if there is nothing.
-    """
-    if not path:
-        return data
-    parts = path.split(".")
-    if isinstance(data, list) and parts[0].isdigit() and int(parts[0]) < len(data):
-        return walk(data[int(parts[0])], ".".join(parts[1:]))
-    if isinstance(data, dict):
-        for count in range(len(parts), 0, -1):
-            if (key := ".".join(parts[:count])) in data:
-                return walk(data[key], ".".join(parts[count:]))
-    raise KeyError(path)
-
-
 # -- tables -------------------------------------------------------------------------------------------------
 
 
-def named(data: Row, path: str) -> list[Row]:
-    """Rows of a mapping at ``path``: its values, each with its key as ``name``."""
-    return [{**of, "name": name} for name, of in walk(data, path).items()]
+def named(rows: dict[str, Row]) -> list[Row]:
+    """Rows of a mapping: its values, each with its key as ``name``."""
+    return [{**of, "name": name} for name, of in rows.items()]
 
 
 def suite(data: Row) -> list[Row]:
@@ -95,8 +78,8 @@ def spaces(data: Row) -> list[Row]:
 
 def candidates(data: Row) -> list[Row]:
     """Approved candidates that ran, by space."""
-    found = {name: of for name, of in data["summary"].items() if isinstance(of, dict) and "candidates" in of}
-    return [{**of, "name": name} for name, of in found.items()]
+    summary = data["summary"].items()
+    return named({name: of for name, of in summary if isinstance(of, dict) and "candidates" in of})
 
 
 def repositories(data: Row) -> list[Row]:
@@ -112,7 +95,7 @@ def repositories(data: Row) -> list[Row]:
 
 def strategies(data: Row) -> list[Row]:
     """Strategies, best mean first."""
-    found = named(data, "summary.strategies")
+    found = named(data["summary"]["strategies"])
     for row in found:
         row["needed"] = (
             f"{row['evaluations_to_90_percent']:,.0f}"
@@ -156,7 +139,7 @@ ROWS: dict[str, Callable[[Row], list[Row]]] = {
     "spaces of candidates": candidates,
     "repositories": repositories,
     "strategies": strategies,
-    "bands": lambda data: [*named(data, "summary.bands"), {**data["summary"], "name": "all"}],
+    "bands": lambda data: named({**data["summary"]["bands"], "all": data["summary"]}),
     "forwards": forwards,
     "selectors": selectors,
     "summary.classes": lambda data: data["summary"]["classes"],
@@ -221,22 +204,18 @@ def seeds() -> str:
 # -- quotes -------------------------------------------------------------------------------------------------
 
 
-def quoted(text: str, quote: Row) -> str:
+def quoted(text: str, quote: str) -> str:
     """The page's text with the quote's figures of today; `QuoteError` if it does not stand there once."""
-    words, where = quote["text"], quote["values"]
-    formats = quote.get("format", [""] * len(where))
-    if not words.count("{}") == len(where) == len(formats):
-        raise QuoteError(f"{words!r} has {words.count('{}')} places, {len(where)} values")
-    pattern = _FIGURE.join(r"\s+".join(map(re.escape, re.split(r"\s+", part))) for part in words.split("{}"))
-    found = list(re.finditer(rf"(?<![\d.,]){pattern}(?!\d)", text))
+    fields = _FIELD.findall(quote)
+    words = (r"\s+".join(map(re.escape, re.split(r"\s+", part))) for part in _FIELD.split(quote))
+    found = list(re.finditer(rf"(?<![\d.,]){_FIGURE.join(words)}(?!\d)", text))
     if len(found) != 1:
-        raise QuoteError(f"{words!r} stands {len(found)} times on the page")
-    for group in range(len(where), 0, -1):
-        name, _, path = where[group - 1].partition(": ")
+        raise QuoteError(f"{quote!r} stands {len(found)} times on the page")
+    for group, field in reversed(list(enumerate(fields, 1))):
         try:
-            value = format(walk(result(name), path), formats[group - 1])
-        except (KeyError, OSError, ValueError) as error:
-            raise QuoteError(f"there is no value {where[group - 1]!r}") from error
+            value = field.format_map(_Files())
+        except (LookupError, OSError, ValueError) as error:
+            raise QuoteError(f"there is no value {field!r}") from error
         begin, end = found[0].span(group)
         text = text[:begin] + value + text[end:]
     return text
@@ -245,12 +224,13 @@ def quoted(text: str, quote: Row) -> str:
 def updated(root: Path = ROOT) -> tuple[dict[Path, str], list[str]]:
     """Pages as they should be, by path, and what is wrong with the quotes."""
     pages, wrong = {PAGE: page(), SEEDS: seeds()}, []
-    for quote in tomllib.loads(QUOTES.read_text("utf-8")).get("quote", []):
-        path = root / quote["page"]
-        try:
-            pages[path] = quoted(pages[path] if path in pages else path.read_text("utf-8"), quote)
-        except (QuoteError, OSError) as error:
-            wrong.append(f"{quote['page']}: {error}")
+    for page_name, quotes in tomllib.loads(QUOTES.read_text("utf-8")).items():
+        path = root / page_name
+        for quote in quotes:
+            try:
+                pages[path] = quoted(pages[path] if path in pages else path.read_text("utf-8"), quote)
+            except (QuoteError, OSError) as error:
+                wrong.append(f"{page_name}: {error}")
     return pages, wrong
 
 

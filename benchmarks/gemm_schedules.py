@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, geomean, per_gpu, read_lines, write
+from common import Lines, command_line, ends, geomean, per_gpu, read_lines, write
 
 Row = dict[str, Any]
 NAME = "gemm-schedules"
@@ -194,9 +194,7 @@ def judged(held: Sequence[Any], tables: Sequence[Any]) -> Row:
         return [paired_ratios(table[:, 0], table[:, other]) for table in of_shape]
 
     def figures(groups: Sequence[np.ndarray], name: str) -> Row:
-        interval = hierarchical_bootstrap(groups)
-        ends = {f"{name}_low": interval.low, f"{name}_high": interval.high}
-        return {name: hierarchical_median(groups), **ends}
+        return {name: hierarchical_median(groups), **ends(name, hierarchical_bootstrap(groups))}
 
     def all_figures(indices: Sequence[int]) -> Row:
         """Of each round the geometric mean over these shapes."""
@@ -268,9 +266,7 @@ def _key(row: Row) -> tuple[str, ...]:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("what", choices=("search", "ship"))
     parser.add_argument("journals", type=Path, nargs="*", help="with ship: rows.jsonl of searches")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each kernel's search")
@@ -285,7 +281,6 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, help="[default: all]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels [default: OUT/kernels]")
-    parser.add_argument("--out", type=Path, default=os.environ.get("OUT", ROOT / "benchmarks" / "results"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.what == "ship":
@@ -298,23 +293,19 @@ def main() -> None:
         return
     os.environ["SASSAFRAS_GEMM_SCHEDULES"] = "off"  # parents are the compiler's output
     os.environ["SASSAFRAS_GEMM_CACHE"] = str(options.cache or options.out / "kernels")
-    journal = options.out / f"{NAME}{'-modelled' if options.device == 'model' else ''}.rows.jsonl"
-    if options.resume and not journal.exists():
-        journal.write_text("".join(json.dumps(row) + "\n" for row in read_lines(options.resume)))
-    rows = read_lines(journal) if journal.exists() else []
-    have = {row["entry"] for row in rows if "error" not in row}
+    name = f"{NAME}{'-modelled' if options.device == 'model' else ''}.rows.jsonl"
+    journal = Lines(options.out / name, options.resume)
+    have = {row["entry"] for row in journal.rows if "error" not in row}
     wanted = [(e, options) for e in kernels(options.only)[: options.kernels] if e not in have]
-    ends = time.monotonic() + options.limit_s
-    for index, found in per_gpu(row_of, wanted, options.gpus, until=ends):
+    until = time.monotonic() + options.limit_s
+    for index, found in per_gpu(row_of, wanted, options.gpus, until=until):
         row = found
         if isinstance(found, BaseException):
             row = {"entry": wanted[index][0], "modelled": options.device == "model", "error": repr(found)}
-        rows.append(row)
-        with journal.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, default=str) + "\n")
+        journal.add(row)
         shown = ("entry", "speedup", "speedup_low", "null_high", "seconds", "error")
         print({key: row[key] for key in shown if key in row}, flush=True)
-    finish(rows, options.out, options.out / "schedules.jsonl")
+    finish(journal.rows, options.out, options.out / "schedules.jsonl")
 
 
 if __name__ == "__main__":

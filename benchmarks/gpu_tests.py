@@ -12,7 +12,6 @@ ended them; with --resume, the same command then runs what is left.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -29,7 +28,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, gpu_names, read_result, write
+from common import RESULTS, ROOT, command_line, gpu_names, python_path, read_result, write
 
 #: tests that need no other word than their marker
 _KINDS = {"together": "gpu and not alone", "alone": "gpu and alone", "several": "gpu and several"}
@@ -184,7 +183,7 @@ def prepare() -> float:
 
 def main() -> int:
     """Run, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument(
         "--only", default="", help="words separated by commas: run files that have one in their path"
     )
@@ -195,7 +194,6 @@ def main() -> int:
     parser.add_argument("--no-build", action="store_true", help="do not build all kernels first")
     parser.add_argument("--collect", action="store_true", help="print what would run")
     parser.add_argument("--limit-s", type=float, default=86400.0, help="seconds after which tests are ended")
-    parser.add_argument("--out", type=Path, help="folder of the result")
     parser.add_argument("--resume", type=Path, help="folder of reports: what they have is not run again")
     parser.add_argument("more", nargs="*", help="handed to pytest, after --")
     options = parser.parse_args()
@@ -224,10 +222,9 @@ def main() -> int:
     if options.resume:
         options.resume.mkdir(parents=True, exist_ok=True)
     with nullcontext(options.resume) if options.resume else tempfile.TemporaryDirectory() as folder:
-        imports = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-        place = {**os.environ, "SASSAFRAS_GPU_RESULTS": str(folder), "PYTHONPATH": imports}
+        place = {**os.environ, "SASSAFRAS_GPU_RESULTS": str(folder), "PYTHONPATH": python_path()}
         progress = Progress(Path(folder), {"commit": where["commit"], "gpus": gpus, "names": names})
-        last = read_result(ROOT / "benchmarks/results/gpu-tests.json")["rows"]
+        last = read_result(RESULTS / "gpu-tests.json")["rows"]
         apart = len(gpus) > 1 or options.resume is not None
         numbered = list(enumerate(jobs(kinds, names, apart, last)))
 

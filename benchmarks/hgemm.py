@@ -24,7 +24,7 @@ import os
 import sys
 from pathlib import Path
 
-from common import ROOT, commit, gpu_count
+from common import RESULTS, commit, gpu_count
 
 STAGES = ("sweep", "offline", "server", "off-grid")
 
@@ -40,9 +40,7 @@ def words(given: list[str]) -> list[str]:
     parser.add_argument("--gpus", type=int, help="default: all")
     parser.add_argument("--apart", action="store_true", help="see `sassafras gemm bench --help`")
     parser.add_argument("--dry-run", action="store_true", help="without a GPU, on a modelled clock")
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    )
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or RESULTS))
     own, more = parser.parse_known_args(given)
     grid = own.grid or ("judge-1" if own.stage == "off-grid" else "cuda-l2")
     mode = own.mode if own.stage == "off-grid" else own.stage

@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
 import tempfile
 import time
@@ -32,7 +31,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, geomean, read_lines, write
+from common import ROOT, Lines, command_line, ends, geomean, write
 from hgemm_launches import CONTESTANTS, MARKER
 
 from sassafras.core import DeviceError
@@ -90,8 +89,7 @@ def timed(client: WorkerClient, shape: Shape, config: Config) -> Row:
         found = client.ask({"shape": str(shape), "config": to_fields(mode)})
         if why := found.get("error") or found["detail"]:
             raise DeviceError(why, where=str(shape))
-        interval = bootstrap_median(found["ratios"])
-        row |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
+        row |= ends(name, bootstrap_median(found["ratios"]))
         row[name] = statistics.median(found["ratios"])
         row["plain_us" if name == "plain" else "us"] = found["us"]
         row |= {"lt_us": found["baseline_us"], "algorithm": found["baseline"]}
@@ -247,9 +245,7 @@ def summed(rows: Sequence[Row]) -> Row:
 
 def main() -> int:
     """See the module; 1 where ncu has nothing to say, 2 where shapes are missing."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--shapes", type=int, default=20)
     parser.add_argument("--batch", type=int, default=7, help="shapes of one process under ncu")
     parser.add_argument("--limit-s", type=float, default=1e7, help="begin no batch after so many seconds")
@@ -257,7 +253,6 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dry-run", action="store_true", help="on a modelled clock, with a stand-in for ncu")
-    parser.add_argument("--out", type=Path, default=os.environ.get("OUT", ROOT / "benchmarks" / "results"))
     options = parser.parse_args()
     began, name = time.monotonic(), NAME + ("-dry" if options.dry_run else "")
     if program("ncu") is None:
@@ -266,11 +261,8 @@ def main() -> int:
     shapes = stratified(cuda_l2_grid(), options.shapes, options.seed)
     table = TunedTable.load(shipped_path("NVIDIA H200"))
     chosen = {str(shape): shipped(shape, table) for shape in shapes}
-    options.out.mkdir(parents=True, exist_ok=True)
-    journal = options.out / f"{name}.rows.jsonl"
-    if options.resume and not journal.exists():
-        journal.write_text("".join(json.dumps(line) + "\n" for line in read_lines(options.resume)))
-    done = {row["shape"]: row for row in (read_lines(journal) if journal.exists() else ())}
+    journal = Lines(options.out / f"{name}.rows.jsonl", options.resume)
+    done = {row["shape"]: row for row in journal.rows}
     fields = {text: to_fields(config) for text, config in chosen.items()}
     done = {text: done[text] for text in chosen if text in done and done[text]["config"] == fields[text]}
     left = [shape for shape in shapes if "error" in done.get(str(shape), {"error": ""})]
@@ -290,11 +282,10 @@ def main() -> int:
             if not done:
                 return 1
             break
-        with journal.open("a", encoding="utf-8") as file:
-            for row in (*found, *(row for row in rows if "error" in row)):
-                done[row["shape"]] = row
-                file.write(json.dumps(row) + "\n")
-                print(f"{row['shape']}: {row.get('why') or row['error']}", flush=True)
+        for row in (*found, *(row for row in rows if "error" in row)):
+            done[row["shape"]] = row
+            journal.add(row)
+            print(f"{row['shape']}: {row.get('why') or row['error']}", flush=True)
     rows = [done[str(shape)] for shape in shapes if str(shape) in done]
     summary = summed(rows)
     path = write(name, rows, summary, environment(), seed=options.seed, out=options.out)

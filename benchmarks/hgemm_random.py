@@ -13,9 +13,7 @@ One process and one GPU; what is done when the minutes are over, or the context 
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import re
 import sys
 import time
@@ -23,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, write
+from common import command_line, write
 
 
 def drawn(rng: Any, most: int, odd: bool = False) -> Any:
@@ -79,7 +77,7 @@ def elements_outside(result: Any, reference: Any, k: int) -> int:
 
 def main() -> int:
     """Check and write; 1 when anything was wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--count", type=int, default=10000)
     parser.add_argument("--minutes", type=float, default=4.0)
     parser.add_argument("--most", type=int, default=4096)
@@ -88,7 +86,6 @@ def main() -> int:
     parser.add_argument("--odd", action="store_true", help="no extent is rounded to a multiple of 8")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
-    parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--dry-run", action="store_true", help="without a GPU, on a modelled clock")
     given = parser.parse_args()
     import numpy as np
@@ -156,8 +153,7 @@ def main() -> int:
         "modelled": given.dry_run,
     }
     name = "hgemm-random" + ("-dry" if given.dry_run else "")
-    out = given.out or Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    path = write(name, faults, summary, environment(), seed=given.seed, out=out)
+    path = write(name, faults, summary, environment(), seed=given.seed, out=given.out)
     print(json.dumps(summary), path.name)
     return 1 if faults or not checks else 0
 

@@ -74,17 +74,16 @@ def summary_of(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]]
     bits, times, models = ([r for r in rows if r["part"] == part] for part in ("bits", "times", "models"))
 
     def mean(name: str, least: int = 1, most: int = 1 << 30) -> float | None:
-        value = geomean(r[name] for r in times if name in r and least <= r["m"] <= most)
-        return None if value is None else round(value, 4)
+        return geomean((r[name] for r in times if name in r and least <= r["m"] <= most), 4)
 
     def classes() -> Iterable[dict[str, Any]]:
         for cut in (False, True):
             for least, most in _BANDS:
                 band = (r for r in times if least <= r["m"] <= most)
                 here = [r for r in band if (ranges_of(r["n"], r["k"]) > 1) == cut]
-                values = {name: geomean(r[name] for r in here if name in r) for name in ("tax", *_OVER)}
+                values = {name: geomean((r[name] for r in here if name in r), 4) for name in ("tax", *_OVER)}
                 row = {"k": "in 4 or 8 ranges" if cut else "whole", "least": least, "most": most}
-                yield {**row, "products": len(here), **{k: v and round(v, 4) for k, v in values.items()}}
+                yield {**row, "products": len(here), **values}
 
     digests: dict[tuple[Any, ...], set[str]] = {}
     for row in bits:
@@ -100,29 +99,22 @@ def summary_of(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]]
         "unequal_between_processes": sum(len(each) > 1 for each in digests.values()),
         "control_unequal": sum(r["control_unequal"] for r in bits),
         "control_rows": sum(r["control_rows"] for r in bits),
-        "control_passed": [f"{r['n']}x{r['k']} {r['dtype']}" for r in bits if not r["control_unequal"]],
         "timed": len(times),
         "tax_m16_up": mean("tax", 16),
         "tax_below_16": mean("tax", 1, 15),
         "null": mean("null"),
         "classes": list(classes()),
-        "over_lt_no_split_m64": mean("over_lt_no_split", 1, 64),
         "over_lt_no_split": mean("over_lt_no_split"),
         "over_triton": mean("over_triton_published"),
         "over_triton_published_m256": mean("over_triton_published", 1, 256),
-        "over_triton_published_above": mean("over_triton_published", 257),
         "over_triton_tuned_m256": mean("over_triton_tuned", 1, 256),
-        "over_triton_tuned_above": mean("over_triton_tuned", 257),
         "over_triton_tuned_worst": min(tuned, default=None),
         "over_torch": mean("over_torch"),
-        "model_logits_unequal": sum(r["unequal"] for r in mine),
-        "model_control_unequal": sum(r["unequal"] for r in models if r["way"] == "torch"),
     }
     for other in ("torch", "triton"):
         pairs = {(r["model"], r["dtype"], r["batch"]): r["us"] for r in models if r["way"] == other}
         over = [pairs[at] / r["us"] for r in mine if (at := (r["model"], r["dtype"], r["batch"])) in pairs]
-        value = geomean(over)
-        found[f"model_over_{other}"] = None if value is None else round(value, 4)
+        found[f"model_over_{other}"] = geomean(over, 4)
     return found | {
         "wrong": [f"{r['shape']}: {', '.join(r['wrong'])}" for r in records if r.get("wrong")],
         "failed": {r["shape"]: r["error"] for r in records if "error" in r},

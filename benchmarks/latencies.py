@@ -17,7 +17,6 @@ it stopped when called again. It ends with status 1 when a pair that is known to
 ``report`` makes the result from a journal again, ``publish`` what is kept of it in ``benchmarks/results/``:
 ``latencies.json`` with the summary and the pairs pooled by class, and ``latencies-pairs.json.xz`` with a row
 a pair. ``--pretend`` runs without a GPU, with made-up latencies.
-``words FOLDER ...`` makes the word book (`latency/words.py`) from cubins anew.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
-import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,9 +32,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from benchmarks.common import read_result, write  # noqa: E402
+from benchmarks.common import command_line, read_result, write  # noqa: E402
 from benchmarks.latency import plan as plans  # noqa: E402
-from benchmarks.latency import report, words  # noqa: E402
+from benchmarks.latency import report  # noqa: E402
 from benchmarks.latency.analysis import Tally  # noqa: E402
 from benchmarks.latency.run import Runner  # noqa: E402
 from sassafras.core import SassafrasError  # noqa: E402
@@ -47,13 +45,10 @@ DROPPED = ("distances", "first", "second", "probe", "bound", "shortest", "odd", 
 
 def main(arguments: list[str] | None = None) -> int:
     """See the module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("step", choices=("plan", "run", "report", "publish", "words"))
-    parser.add_argument("cubins", nargs="*", type=Path, help="words: folders of cubins; publish: the result")
+    parser = command_line(__doc__, out=".")
+    parser.add_argument("step", choices=("plan", "run", "report", "publish"))
+    parser.add_argument("result", nargs="?", type=Path, help="publish: latencies.json of a run")
     parser.add_argument("--folder", type=Path, default=Path("plans/latencies"))
-    parser.add_argument("--out", default=os.environ.get("OUT", "."), help="folder, or file ending in .json")
     parser.add_argument("--seconds", type=float, default=90.0, help="run: stop then")
     parser.add_argument("--turns", type=int, default=99, help="run: confirm so many times at most")
     parser.add_argument("--pairs", type=int, help="plan: at most so many, spread over all")
@@ -64,11 +59,6 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.step == "plan":
             return make(options)
-        if options.step == "words":
-            if missing := [str(folder) for folder in options.cubins if not folder.is_dir()]:
-                raise SassafrasError("there is no such folder", where=", ".join(missing))
-            words.save(words.harvest(options.cubins))
-            return 0
         if options.step == "publish":
             return publish(options)
         return run(options)
@@ -93,7 +83,7 @@ def make(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     """Run a plan, or read its journal; write what there is."""
     plan = plans.load(options.folder)
-    out = Path(options.out)
+    out = options.out
     folder, name = (out.parent, out.stem) if out.suffix == ".json" else (out, "latencies")
     journal = folder / f"{name}-journal.jsonl"
     environment: dict[str, Any] = {"gpu": "pretended"}
@@ -124,10 +114,10 @@ def run(options: argparse.Namespace) -> int:
 
 def publish(options: argparse.Namespace) -> int:
     """Write what is kept of a result."""
-    if len(options.cubins) != 1:
+    if options.result is None:
         raise SassafrasError("which result is to be published?", hint="publish latencies.json --out FOLDER")
-    made = read_result(options.cubins[0], of="latencies")
-    folder = Path(options.out)
+    made = read_result(options.result, of="latencies")
+    folder = options.out
     rows = [{k: v for k, v in r.items() if k not in DROPPED} for r in made["rows"]]
     pairs = folder / "latencies-pairs.json.xz"
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,13 +16,11 @@ a search may do. Modelled figures are no measurements.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import write
+from common import command_line, write
 
 from sassafras.core import Candidate, SassafrasError
 from sassafras.sass import Emitter, Instruction, Program
@@ -136,9 +134,8 @@ def rows(arch: str, kernel: str) -> list[Row]:
     found = []
     workload = load(f"suite:{kernel}")
     for built, cases in variants(workload, arch):
-        if b"LDGSTS" in built.cubin or any(
-            i.base == "LDGSTS" for i in Program.parse(built.cubin).function(built.name).instructions
-        ):
+        code = Program.parse(built.cubin).function(built.name).instructions
+        if any(i.base == "LDGSTS" for i in code):
             device = None
             if arch == "sm_90a":
                 device = ModelDevice(arch)
@@ -167,10 +164,9 @@ def summarise(found: list[Row]) -> Row:
 
 def main() -> None:
     """Command line."""
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = command_line(__doc__)
     parse.add_argument("--archs", nargs="+", default=["sm_80", "sm_90a"])
     parse.add_argument("--kernels", default=",".join(KERNELS))
-    parse.add_argument("--out", type=Path, help="folder of the result")
     given = parse.parse_args()
     found: list[Row] = []
     for arch in given.archs:

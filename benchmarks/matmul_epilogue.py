@@ -1,14 +1,12 @@
-"""Layers in one kernel (bias, activation; batches) against torch and cuBLASLt's own epilogues; writes
-matmul-epilogue.json.
+"""Layers in one kernel (bias, activation; batches) against torch; writes matmul-epilogue.json.
 
     python benchmarks/matmul_epilogue.py --prepare --cache .carry/gemm   # compiles only, no GPU needed
     python benchmarks/matmul_epilogue.py [--pairs] [--cache .carry/gemm] [--rounds 30]
         [--seconds 50] [--dry-run]
 
 Contestants of a row, all on the same tensors: `torch` (addmm or baddbmm, then the activation), `torch_again`
-(the same captured twice: what no difference looks like), `lt_fused` (torch._addmm_activation: cuBLASLt with
-the epilogue, for relu and gelu's tanh form of two matrices), `product` (torch's product alone, for
-orientation), `sassafras` (sassafras.matmul as it chooses), `ours` (the best of our configurations with an
+(the same captured twice: what no difference looks like), `product` (torch's product alone, for orientation),
+`sassafras` (sassafras.matmul as it chooses), `ours` (the best of our configurations with an
 epilogue: the static estimate's favourites and what sassafras.matmul would take, screened first, then timed
 again with the others). `--pairs`: SwiGLU's pairs of three models alone, one weight (2n x k); `torch` is then
 torch.compile's program of it, and `product` its product. Everything is checked against FP64: RMS error at
@@ -30,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, geomean, write
+from common import command_line, geomean, write
 from graph_clock import Clock
 
 #: an RMS error this many times torch's is wrong
@@ -139,25 +137,19 @@ def contestants(case: Case, x: Any, w: Any, bias: Any, room: Any) -> dict[str, C
             "product": lambda: torch.matmul(x, w),
             "sassafras": lambda: sassafras.linear(x, w.mT, bias, "swiglu"),
         }
-    flat = case.batch == 1
 
     def by_torch() -> Any:
         if bias is None:
             return activated(torch.matmul(x, w), case.activation)
-        add = torch.addmm if flat else torch.baddbmm
+        add = torch.addmm if case.batch == 1 else torch.baddbmm
         return activated(add(bias, x, w), case.activation)
 
-    found = {
+    return {
         "torch": by_torch,
         "torch_again": by_torch,
         "product": lambda: torch.matmul(x, w),
         "sassafras": lambda: room.matmul(x, w, bias=bias, activation=case.activation),
     }
-    fusable = flat and bias is not None and case.activation in ("relu", "gelu_tanh")
-    if fusable and hasattr(torch, "_addmm_activation"):
-        gelu = case.activation != "relu"
-        found["lt_fused"] = lambda: torch._addmm_activation(bias, x, w, use_gelu=gelu)
-    return found
 
 
 def rms(result: Any, exact: Any) -> float:
@@ -235,9 +227,6 @@ def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[
             interval = bootstrap_median(ratios)
             found[column] = round(float(np.median(ratios)), 4)
             found[f"{column}_low"], found[f"{column}_high"] = round(interval.low, 4), round(interval.high, 4)
-    if "lt_fused" in names and "ours" in names:
-        ratios = table[:, names.index("lt_fused")] / table[:, names.index("ours")]
-        found["speedup_lt_fused"] = round(float(np.median(ratios)), 4)
     found["wrong"] += [n for n, error in errors.items() if error > TOLERANCE * errors["torch"]]
     found["rms_ratio"] = round(errors.get("ours", errors["sassafras"]) / max(errors["torch"], 1e-12), 4)
     if room._engine is not None and room._engine.served:
@@ -248,14 +237,11 @@ def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[
 
 def main() -> int:
     """Measure and write; 1 when anything was wrong or failed, 2 without a GPU."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--candidates", type=int, default=6, help="our configurations screened, a row")
     parser.add_argument("--seconds", type=float, default=50, help="start no row after so long")
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    )
     parser.add_argument("--pairs", action="store_true", help="SwiGLU's pairs of three models alone")
     parser.add_argument("--prepare", action="store_true", help="only compile; needs no GPU")
     parser.add_argument("--dry-run", action="store_true", help="small shapes on the CPU, torch serving")
@@ -309,8 +295,7 @@ def summarise(rows: Sequence[dict[str, Any]], asked: int) -> dict[str, Any]:
     """Geometric means over the rows that have the figure; who failed or was wrong, by name."""
 
     def mean(column: str) -> float | None:
-        value = geomean(row[column] for row in rows if column in row)
-        return round(value, 4) if value else None
+        return geomean((row[column] for row in rows if column in row), 4)
 
     def of(column: str) -> list[float]:
         return [row[column] for row in rows if column in row]
@@ -321,8 +306,6 @@ def summarise(rows: Sequence[dict[str, Any]], asked: int) -> dict[str, Any]:
         "geomean_vs_torch": mean("speedup"),
         "worst_vs_torch": min(of("speedup"), default=None),
         "wins_vs_torch": sum(value > 1.005 for value in of("speedup_low")),
-        "geomean_vs_lt_fused": mean("speedup_lt_fused"),
-        "worst_vs_lt_fused": min(of("speedup_lt_fused"), default=None),
         "sassafras_geomean_vs_torch": mean("sassafras_speedup"),
         "sassafras_worst_vs_torch": min(of("sassafras_speedup"), default=None),
         "null": mean("null"),

@@ -6,48 +6,22 @@ A round enqueues `calls` calls of each contestant and waits for the GPU, untimed
 never fills, so what is timed is Python, the launcher or torch, and the driver. Figures are microseconds a
 call: the median and the 1 % quantile over rounds, and the paired difference with a bootstrap interval. Rows:
 who serves (ours, torch), either layout, with and without `out`, sassafras.linear with B's transpose as the
-weight, the Python launcher, the operator that torch.compile and autograd use. Then the first call of a
-process, in fresh processes, and the chooser's first answers for shapes never tuned.
+weight, the Python launcher, the operator that torch.compile and autograd use. Then the chooser's first
+answers for shapes never tuned.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, write
+from common import command_line, ends, write
 
 SHAPES = ((64, 64, 64), (256, 256, 256), (64, 64, 4096), (1024, 1024, 64))
-_FIRST = """
-import json, sys, time
-import torch
-a = torch.randn(64, 4096, device="cuda").half()
-b = torch.randn(64, 4096, device="cuda").half().t()
-torch.matmul(a, b); torch.cuda.synchronize()
-begin = time.perf_counter()
-import sassafras
-matmul = sassafras.matmul
-imported, times = time.perf_counter() - begin, []
-def call():
-    begin = time.perf_counter()
-    matmul(a, b)
-    torch.cuda.synchronize()
-    times.append(1e3 * (time.perf_counter() - begin))
-for _ in range(3): call()
-from sassafras.gemm.matmul import api as room
-begin = time.perf_counter()
-room.settle()
-settled = time.perf_counter() - begin
-for _ in range(3): call()
-print(json.dumps({"import_ms": 1e3 * imported, "settle_ms": 1e3 * settled, "calls_ms": times,
-                  "member": room.status()["problems"][-1]["member"]}))
-"""
 
 
 def contestants(a: Any, b: Any, out: Any, room: Any) -> dict[str, Any]:
@@ -119,40 +93,9 @@ def row(name: str, times: dict[str, list[float]], pairs: dict[str, str]) -> dict
     for who, torchs in pairs.items():
         if who in times:
             difference = np.array(times[who]) - np.array(times[torchs])
-            interval = bootstrap_median(difference)
             found[f"{who}_over_torch_us"] = float(np.median(difference))
-            found[f"{who}_over_torch_low"], found[f"{who}_over_torch_high"] = interval.low, interval.high
+            found |= ends(f"{who}_over_torch", bootstrap_median(difference))
     return found
-
-
-def first_calls(processes: int, cache: Path | None) -> list[dict[str, Any]]:
-    """The first calls of fresh processes: with kernels and launcher in the cache, and with an empty cache."""
-    import tempfile
-
-    rows = []
-    for index in range(2 * processes):
-        with tempfile.TemporaryDirectory() as empty:
-            environment = dict(os.environ)
-            paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-            environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-            warm = index % 2 == 0
-            if not warm:
-                environment["SASSAFRAS_GEMM_CACHE"] = empty
-            elif cache:
-                environment["SASSAFRAS_GEMM_CACHE"] = str(cache)
-            done = subprocess.run(
-                [sys.executable, "-c", _FIRST],
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
-            if done.returncode:
-                rows.append({"case": "first call", "error": done.stderr[-500:]})
-            else:
-                rows.append({"case": "first call", "warm_cache": warm, **json.loads(done.stdout)})
-    return rows
 
 
 def choices() -> dict[str, Any]:
@@ -181,14 +124,10 @@ def choices() -> dict[str, Any]:
 
 def main() -> int:
     """Measure and write; 1 when ours costs more than torch and one microsecond anywhere."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--calls", type=int, default=100)
-    parser.add_argument("--processes", type=int, default=3, help="fresh processes for the first call")
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    )
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, where torch serves everything")
     given = parser.parse_args()
     if given.cache:
@@ -244,8 +183,6 @@ def main() -> int:
                 print(json.dumps(found), flush=True)
                 rows.append(found)
     rows.append(choices())
-    if not given.dry_run:
-        rows += first_calls(given.processes, given.cache)
     over = [r["sassafras_over_torch_us"] for r in rows if "sassafras_over_torch_us" in r]
     ours = [r["sassafras_over_torch_us"] for r in rows if r["case"].endswith(" ours")]
     summary = {

@@ -12,7 +12,6 @@ earlier ones of their kind. ``sassafras ptxas-options`` compares releases for an
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, gpu_count, write
+from common import RESULTS, command_line, gpu_count, write
 
 Row = dict[str, Any]
 REPRODUCERS = Path(__file__).parent / "reproducers"
@@ -139,14 +138,11 @@ def counted(rows: Sequence[Row]) -> Row:
 
 def main() -> int:
     """See the module; 0 when each release does as published."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--differential", action="store_true", help="run on a GPU, compare releases")
     parser.add_argument(
         "--cubins", type=Path, help="folder of cubins: written, or run instead of new ones by --differential"
     )
-    parser.add_argument("--out", type=Path, help="folder of audit.json")
     options = parser.parse_args()
     if options.cubins and not options.differential:
         options.cubins.mkdir(parents=True, exist_ok=True)
@@ -161,7 +157,7 @@ def main() -> int:
     for row in rows:
         print("ok  " if row["ok"] else "FAIL", row["reproducer"], row["release"], row["finding"])
     by = rows[0]["by"]
-    old = json.loads((ROOT / "benchmarks" / "results" / "audit.json").read_text(encoding="utf-8"))
+    old = json.loads((RESULTS / "audit.json").read_text(encoding="utf-8"))
     rows = [*(row for row in old["rows"] if "reproducer" not in row or row.get("by", AUDIT) != by), *rows]
     environment, again = old["environment"], "; python benchmarks/miscompiled.py"
     if by == AUDIT:

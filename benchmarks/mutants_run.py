@@ -28,8 +28,8 @@ import os
 import time
 from pathlib import Path
 
-import common  # noqa: F401 (from here on the sources are on the path)
 import numpy as np
+from common import command_line
 from mutants import learning
 from mutants.edits import Editor
 from mutants.kernel_run import Row, run
@@ -71,7 +71,7 @@ def kernels(folders: list[Path], most: int | None) -> list[Item]:
     return found
 
 
-def rebuild(item: Item, number: int, seed: int, out: str) -> Path:
+def rebuild(item: Item, number: int, seed: int, out: Path) -> Path:
     """Write one mutant.
 
     Raises:
@@ -147,9 +147,7 @@ def _row(item: Item) -> Row:
 
 def main() -> int:
     """See the module; 0 where no approved mutant is different."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, out=".")
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--seconds", type=float, default=480.0, help="time of the whole run, in seconds")
     parser.add_argument("--most", type=int, default=20_000, help="mutants of one kernel, at most")
@@ -162,7 +160,6 @@ def main() -> int:
     parser.add_argument(
         "--rebuild", nargs=2, metavar=("KERNEL", "NUMBER"), help="write a mutant to --out, and end"
     )
-    parser.add_argument("--out", default=os.environ.get("OUT", "."))
     options = parser.parse_args()
     begin = time.time()
     try:

@@ -27,15 +27,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, code_digest, geomean, journal_options, journal_path, shared, write
+from common import RESULTS, code_digest, command_line, geomean, journal_of, journal_options, shared, write
 from peers_build import Compiler, build, index_of, nvcc, pack, unpacked
 from peers_worker import DRY, RATIOS
 
-from sassafras.core import DeviceError, SassafrasError
+from sassafras.core import DeviceError
 from sassafras.cuda.environment import available, environment
 from sassafras.cuda.fork_server import ForkServer
 from sassafras.cuda.worker_process import WorkerProcess, package_path
-from sassafras.gemm.bench.journal import Journal, read
+from sassafras.gemm.bench.journal import read
 from sassafras.gemm.problem.shape import BANDS, Shape
 
 Record = dict[str, Any]
@@ -55,7 +55,7 @@ class Workers:
     """Workers, each for one row; the next one starts while the present one prepares."""
 
     def __init__(self, cache: Path | None, dry: bool) -> None:
-        path = os.pathsep.join([package_path()["PYTHONPATH"], str(ROOT / "benchmarks")])
+        path = os.pathsep.join([package_path()["PYTHONPATH"], str(RESULTS.parent)])
         self._environment = {"PYTHONPATH": path} | ({DRY: "1"} if dry else {})
         self._cache = str(cache) if cache else None
         self._server = ForkServer(WORKER, environment=self._environment)
@@ -120,14 +120,11 @@ def run(given: argparse.Namespace) -> int:
     if not usable and not given.dry_run:
         return 2
     name = "peers" + "-dry" * given.dry_run
-    path, where, index = journal_path(given, name), environment(), index_of(given.folder)
+    where, index = environment(), index_of(given.folder)
     sources = {key: index[key] for key in ("cuda_l2", "cutlass")}
     header = {"gpu": where["gpu"], "torch": where["torch"], "sassafras": code_digest("gemm")[:16], **sources}
     built = {r["shape"]: r for r in read(given.folder / "build.jsonl")[1:] if "shape" in r}
-    try:
-        journal = Journal(path, header)
-    except SassafrasError as error:
-        raise SystemExit(f"error: {error}") from None
+    journal = journal_of(given, name, header)
     ready = {shape for shape, record in built.items() if "error" not in record} - set(journal.done())
     left = [kernel for kernel in shared(index["kernels"], given) if kernel["shape"] in ready]
     lost, failed = False, list[bool]()
@@ -223,7 +220,7 @@ def summarised(rows: Sequence[Record], missing: dict[str, str]) -> Record:
             held = [at for _, at in those(way, to, rows)]
             found[f"shapes{to}"] = len(held)
             for ratio in RATIOS if held else ():
-                found[f"{ratio}{to}_{way}"] = round(geomean(at[ratio][0] for at in held) or 0.0, 4)
+                found[f"{ratio}{to}_{way}"] = geomean((at[ratio][0] for at in held), 4)
         return found
 
     def places(way: str, graphs: str) -> Record:
@@ -254,7 +251,7 @@ def summarised(rows: Sequence[Record], missing: dict[str, str]) -> Record:
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__, out=None)
     commands = parser.add_subparsers(dest="command", required=True)
     packs = commands.add_parser("pack", help="draw shapes, and pack what compiles and runs without network")
     for name in ("cuda-l2", "cutlass"):
@@ -271,6 +268,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     runs = commands.add_parser("run", help="time the kernels of a folder")
     runs.add_argument("--seconds", type=float, default=0.05, help="GPU time of a way of calling, about")
     builds.add_argument("--limit-s", type=float, default=1e9, help="start nothing after so many seconds")
+    runs.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or RESULTS))
     journal_options(runs)
     for command in (builds, runs):
         command.add_argument("--folder", type=Path, required=True)

@@ -14,15 +14,12 @@ for one: the chosen schedules are then re-measured in fresh processes beside the
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from importlib.metadata import version
 from multiprocessing import get_context
 from typing import Any
 
-from common import geomean, write
+from common import command_line, ends, geomean, without_gpu, write
 
 Row = dict[str, Any]
 #: draws that the reported interval is made for
@@ -76,12 +73,10 @@ def search(name: str, budget: str, seed: int, sets: int) -> tuple[Row, bytes]:
         "kendall_tau": known.get("kendall_tau"),
         "selected": selected,
         "modelled": final.modelled_ratio,
-        "modelled_low": final.interval.low,
-        "modelled_high": final.interval.high,
+        **ends("modelled", final.interval),
         "half_width": half_width(final.interval),
         "null": final.null,
-        "null_low": final.null_interval.low,
-        "null_high": final.null_interval.high,
+        **ends("null", final.null_interval),
         "draws": final.draws,
         "fresh": fresh[0],
         "inside": inside[0],
@@ -116,8 +111,7 @@ def measured(name: str, cubin: bytes) -> Row:
     finally:
         device.close()
     row: Row = {"gpu": gpu, "verdict": again.verdict.value, "speedup": again.speedup, "null": again.null}
-    for key, ends in (("speedup", again.interval), ("null", again.null_interval)):
-        row |= {f"{key}_low": ends and ends.low, f"{key}_high": ends and ends.high}
+    row |= ends("speedup", again.interval) | ends("null", again.null_interval)
     return {f"measured_{key}" if key != "gpu" else key: value for key, value in row.items()}
 
 
@@ -163,16 +157,13 @@ def names(only: str) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """See the module; 1 when a kernel could not be searched or measured."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--workers", type=int, default=max(1, os.cpu_count() or 1), help="processes")
     parser.add_argument("--budget", default="60s", help="of a kernel's search: 60s, 600e, or both")
     parser.add_argument("--sets", type=int, default=20, help="further sets of 100 draws, for the coverage")
     parser.add_argument("--only", default="", help="workloads, by comma")
     parser.add_argument("--measure", action="store_true", help="re-measure what was chosen on this GPU")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default=os.environ.get("OUT"))
     options = parser.parse_args(arguments)
     wanted = names(options.only)
     rows: dict[str, Row] = {}
@@ -198,17 +189,12 @@ def main(arguments: list[str] | None = None) -> int:
                 f"coverage {row['coverage']}, {row['evaluations']} evaluations",
                 flush=True,
             )
-    packages = {name: version(name) for name in ("numba", "numpy", "triton")}
 
     def save() -> Row:
         kept = [rows[name] for name in wanted if name in rows]
         summary = summarise(kept) | {"sets": options.sets, "budget": options.budget}
-        environment = {
-            "gpu": summary.get("gpu"),
-            "python": platform.python_version(),
-            "cpus": os.cpu_count(),
-            **packages,
-        }
+        environment = without_gpu("numba", "numpy", "triton")
+        environment |= {"gpu": summary.get("gpu"), "cpus": os.cpu_count()}
         print(write("redraws", kept, summary, environment, seed=options.seed, out=options.out), flush=True)
         return summary
 

@@ -17,14 +17,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import code_digest, journal_options, journal_path, shared, write
+from common import code_digest, command_line, journal_of, journal_options, shared, write
 
 from sassafras import suite
-from sassafras.core import Case, Custom, SassafrasError
+from sassafras.core import Case, Custom
 from sassafras.cuda.environment import available, environment
 from sassafras.evaluate.gpu.guarded_buffers import BufferLayout
 from sassafras.evaluate.gpu.random_tests import SPECIAL_EVERY
-from sassafras.gemm.bench.journal import Journal
 
 Row = dict[str, Any]
 HERE = Path(__file__).resolve()
@@ -126,9 +125,7 @@ def summarise(rows: list[Row]) -> Row:
 def main(arguments: list[str] | None = None) -> int:
     """Sample, count and write; 1 when anything differed or failed, 2 without a GPU."""
     begin = time.monotonic()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="of sampling a kernel")
     parser.add_argument("--only", nargs="+", choices=suite.names(), default=list(suite.names()))
     parser.add_argument("--counters", action="store_true", help="ask ncu")
@@ -147,15 +144,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     where = environment()
     name = "samples" + "-dry" * given.dry_run
-    try:
-        header = {
-            "gpu": where["gpu"],
-            "sassafras": code_digest("evaluate", "suite")[:16],
-            "seconds": given.seconds,
-        }
-        journal = Journal(journal_path(given, name), header)
-    except SassafrasError as error:
-        raise SystemExit(f"error: {error}") from None
+    header = {
+        "gpu": where["gpu"],
+        "sassafras": code_digest("evaluate", "suite")[:16],
+        "seconds": given.seconds,
+    }
+    journal = journal_of(given, name, header)
 
     def one(key: str, work: Any) -> None:
         """A record, unless there is one or the time is up; a failure does not cost the others."""

@@ -21,16 +21,14 @@ the averages. Each finished row is written at once to schedule-suite.rows.jsonl 
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import re
 import time
 import traceback
 from pathlib import Path
 from typing import Any
 
-from common import geomean, per_gpu, read_lines, read_result, write
+from common import command_line, ends, geomean, per_gpu, read_lines, read_result, searched, write
 
 Row = dict[str, Any]
 #: what a row takes beside its search: the choice of a ptxas and fresh processes
@@ -74,8 +72,7 @@ def choose_baseline(workload: Any, case: Any, newest: str | None) -> tuple[str |
         device.close()
     facts: Row = {"newest_ptxas": other.meta.get("ptxas"), "newest_verdict": str(found.verdict)}
     if found.interval is not None and found.null_interval is not None:
-        facts |= {"newest_over_bundled": found.speedup, "newest_low": found.interval.low}
-        facts |= {"newest_high": found.interval.high}
+        facts |= {"newest_over_bundled": found.speedup, **ends("newest", found.interval)}
         if found.interval.low > max(1.0, found.null_interval.high):
             return newest, facts | {"ptxas": other.meta.get("ptxas")}
     return None, facts | {"ptxas": bundled.meta.get("ptxas")}
@@ -112,12 +109,12 @@ def one(
     seed: int,
     newest: str | None,
     folder: str,
-    ends: float | None = None,
+    until: float | None = None,
     search: Row = OURS,
     tests: tuple[int, float | None] = (0, None),
     counters: bool = False,
 ) -> Row | None:
-    """Optimise one variant; a row, whatever happens; None when it could not end by `ends` (a `time.time`).
+    """Optimise one variant; a row, whatever happens; None when it could not end by `until` (a `time.time`).
 
     Args:
         search: what `sassafras.optimize` gets besides, and ``label``, the name of the contestant.
@@ -126,7 +123,7 @@ def one(
     """
     seconds = float(budget[:-1]) / (1.0 if budget.endswith("s") else RATE)
     # (samples: the case of the search, and the one that the rest is left to)
-    if ends is not None and time.time() + seconds + AROUND_S + 2 * (tests[1] or 0.0) > ends:
+    if until is not None and time.time() + seconds + AROUND_S + 2 * (tests[1] or 0.0) > until:
         return None
     import sassafras
     from sassafras.targets import load
@@ -139,11 +136,6 @@ def one(
         workload = load(f"suite:{name}")
         ptxas, facts = choose_baseline(workload, workload.case(case_name), newest)
         row |= facts
-        events: dict[str, Any] = {}
-
-        def progress(p: Any) -> None:
-            events["last"] = p
-
         result = sassafras.optimize(
             workload,
             **{key: value for key, value in search.items() if key != "label"},
@@ -154,27 +146,13 @@ def one(
             ptxas=ptxas,
             store=Path(folder) / f"{label}.sqlite",
             out=Path(folder) / "tuned",
-            progress=progress,
         )
         row |= {
             "instructions": None,
-            "baseline_us": result.baseline_us,
+            **searched(result),
             "time_us": result.time_us,
-            "improved": result.improved,
-            "speedup": result.speedup,
-            "speedup_low": result.interval.low if result.interval else None,
-            "speedup_high": result.interval.high if result.interval else None,
-            "null": result.null,
-            "null_low": result.null_interval.low if result.null_interval else None,
-            "null_high": result.null_interval.high if result.null_interval else None,
-            "evaluations": result.evaluations,
-            "search_seconds": round(result.seconds, 2),
-            "reason": result.reason,
             "evaluations_per_second": round(result.evaluations / max(result.seconds, 1e-9), 1),
-            "verdicts": dict(result.verdicts),
-            "failed_after_validation": result.failed_after_validation,
             "samples": result.samples,
-            "notes": list(result.notes),
             "moves": result.recipe.get("moves"),
             "summary": result.summary(),
             "facts": dict(result.facts),
@@ -222,13 +200,6 @@ def wanted(which: str, only: set[str]) -> list[tuple[str, str, bool]]:
     return found
 
 
-def stopped(row: Row) -> bool:
-    """True of a search that a signal ended (in rows without a reason: well before its time)."""
-    if "reason" in row:
-        return bool(row["reason"] == "interrupted")
-    return bool(row.get("search_seconds")) and row["search_seconds"] < 0.9 * row.get("seconds", 0.0)
-
-
 def summarise(rows: list[Row]) -> Row:
     """The summary of the format page, over the rows that a user's call selects."""
     from sassafras import suite
@@ -248,7 +219,7 @@ def summarise(rows: list[Row]) -> Row:
         "evaluations_per_second": evaluations / max(sum(r.get("search_seconds") or 0 for r in rows), 1e-9),
         "wrong_or_crashed_after_validation": sum(r.get("failed_after_validation") or 0 for r in rows),
         "failed_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if "error" in r],
-        "stopped_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if stopped(r)],
+        "stopped_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if r.get("reason") == "interrupted"],
     }
 
 
@@ -306,7 +277,7 @@ def sitting(file: Path) -> tuple[list[Row], list[Row]]:
     return rows, [{**head, "rows": len(rows), "environment": first}]
 
 
-def merge(files: list[Path], name: str, seed: int, out: str) -> None:
+def merge(files: list[Path], name: str, seed: int, out: Path) -> None:
     """One result file of several sittings: a later file's row replaces an earlier one's of the same variant.
 
     Files are result files (.json) or the rows that a sitting wrote (.rows.jsonl); their commands, commits and
@@ -336,9 +307,7 @@ def merge(files: list[Path], name: str, seed: int, out: str) -> None:
 
 def main() -> None:
     """Run all rows, one process a GPU, and write the result file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, out=".")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--cases", choices=("headline", "calls", "odd", "all"), default="calls")
     parser.add_argument("--only", default="")
@@ -346,7 +315,6 @@ def main() -> None:
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--within", type=float, help="seconds: start no row that would end later")
-    parser.add_argument("--out", default=os.environ.get("OUT", "."))
     parser.add_argument("--name")
     parser.add_argument("--preset", choices=tuple(PROTOCOLS))
     parser.add_argument("--seeds", type=int, default=1, help="of a preset: from --seed on")
@@ -360,7 +328,7 @@ def main() -> None:
     if options.merge:
         merge(options.merge, name, options.seed, options.out)
         return
-    ends = None if options.within is None else time.time() + options.within
+    until = None if options.within is None else time.time() + options.within
     only, searches, budget = options.only, [OURS], f"{options.seconds:g}s"
     if options.preset:
         from sassafras.search import preset
@@ -369,7 +337,7 @@ def main() -> None:
         budget = f"{options.evaluations}e" if options.evaluations else preset(options.preset).budget
     which = wanted("headline" if options.preset else options.cases, set(filter(None, only.split(","))))
     seeds = range(options.seed, options.seed + options.seeds)
-    rows: list[Row] = journal(Path(options.out)) if options.preset else []
+    rows: list[Row] = journal(options.out) if options.preset else []
     rows = [r for r in rows if not (r["improved"] and r["samples"] < options.samples)]
     done = {key_of(row) for row in rows}
     tasks = [(item, seed, search) for item in which for seed in seeds for search in searches]
@@ -377,7 +345,7 @@ def main() -> None:
     items = [item for item, _, _ in tasks]
     tests = (options.samples, options.sample_seconds)
     arguments = [
-        (*item, budget, seed, options.ptxas, options.out, ends, search, tests, options.profile)
+        (*item, budget, seed, options.ptxas, options.out, until, search, tests, options.profile)
         for item, seed, search in tasks
     ]
     environment: dict[str, Any] = {}

@@ -34,7 +34,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from benchmarks.common import write  # noqa: E402
+from benchmarks.common import Lines, command_line, write  # noqa: E402
 from benchmarks.latency import build, frame, order  # noqa: E402
 from benchmarks.latency.station import Station  # noqa: E402
 from benchmarks.latency.words import Book  # noqa: E402
@@ -102,10 +102,8 @@ class Sitting:
 
     def __init__(self, journal: Path, end: float) -> None:
         self.end = end
-        self.done: dict[int, Row] = {}
-        if journal.exists():
-            self.done = {row["kernel"]: row for row in map(json.loads, journal.read_text().splitlines())}
-        self.file = journal.open("a")
+        self.journal = Lines(journal)
+        self.done: dict[int, Row] = {row["kernel"]: row for row in self.journal.rows}
         self.station = Station()
 
     def run(self, jobs: Sequence[list[Any]], processes: int) -> bool:
@@ -121,8 +119,7 @@ class Sitting:
                         return False
                     row = {"kernel": n, **self._one(container.fill(code), len(jobs[n]), n)}
                     self.done[n] = row
-                    self.file.write(json.dumps(row, separators=(",", ":")) + "\n")
-                    self.file.flush()
+                    self.journal.add(row)
             return True
         finally:
             self.station.stop()
@@ -258,17 +255,15 @@ def summarise(all_rows: Sequence[Row]) -> tuple[list[Row], Row]:
 
 def run(options: argparse.Namespace) -> int:
     """Measure; see the module."""
-    folder = Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + options.seconds
     jobs = batches()
-    sitting = Sitting(folder / "scoreboards.jsonl", end)
+    sitting = Sitting(options.out / "scoreboards.jsonl", end)
     print(f"{len(jobs)} kernels, {sum(map(len, jobs))} probes", flush=True)
     whole = sitting.run(jobs, options.jobs)
     published, summary = summarise(list(rows(jobs, sitting)))
     facts = sitting.station.facts
     environment = {"gpu": facts["name"], "multiprocessors": facts["multiprocessors"]}
-    write("scoreboards", published, summary | {"whole": whole}, environment, out=folder)
+    write("scoreboards", published, summary | {"whole": whole}, environment, out=options.out)
     print(json.dumps(summary, indent=1))
     return 1 if summary["known_wrong_missed"] or not whole else 0
 
@@ -293,11 +288,8 @@ def check(options: argparse.Namespace) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """See the module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, out=".")
     parser.add_argument("step", choices=("run", "check"))
-    parser.add_argument("--out", default=os.environ.get("OUT", "."), help="folder")
     parser.add_argument("--seconds", type=float, default=150.0, help="run: stop then")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="builders")
     parser.add_argument("--kernels", type=int, default=8, help="check: how many")

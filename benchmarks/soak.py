@@ -28,7 +28,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, write
+from common import command_line, python_path, write
 
 Row = dict[str, Any]
 HERE = Path(__file__).resolve()
@@ -129,11 +129,10 @@ class Sitting:
             options.target,
         ]
         words += ["--hang-s", str(options.hang_s), "--store", str(store), "--log", str(log)]
-        path = [str(ROOT / "src"), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
         self.process = subprocess.Popen(
             [sys.executable, str(HERE), *words], stdout=subprocess.PIPE, stderr=self._errors, text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            env={**os.environ, "PYTHONPATH": python_path(HERE.parent)},
         )  # fmt: skip
         self.at = 0
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -290,16 +289,13 @@ def passed(summary: Row) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """See the module; 0 when the soak passed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--candidates", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--target", default="suite:softmax")
     parser.add_argument("--hang-s", type=float, default=4.0, help="a candidate's limit")
     parser.add_argument("--limit-s", type=float, default=150.0, help="of everything")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default=os.environ.get("OUT"))
     parser.add_argument(
         "--store", type=Path, help=argparse.SUPPRESS
     )  # of a sitting, which this script starts

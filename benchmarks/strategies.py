@@ -21,19 +21,18 @@ count.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import geomean, gpu_count, per_gpu, write
+from common import command_line, geomean, gpu_count, per_gpu, write
 
 from sassafras.core.files import locked
 
@@ -75,7 +74,6 @@ class Settings:
         device: ``cuda`` or ``model``.
         evaluations: of each search.
         looks: at the leaders, after the search.
-        lonely: one CTA a multiprocessor, for the timing model.
         deadline: time after which nothing begins.
         shared: other searches time on the same GPU, one candidate at a time; networks are on it, too.
     """
@@ -84,7 +82,6 @@ class Settings:
     device: str
     evaluations: int
     looks: int
-    lonely: bool
     deadline: float
     shared: bool = False
 
@@ -121,16 +118,6 @@ class Timed:
                 self.busy += time.monotonic() - begin
 
 
-def lonely(case: Any) -> Any:
-    """The case with one CTA an SM at most.
-
-    With many warps on an SM the timing model is chaotic: moves that mean nothing change its figure by 0.3 to
-    0.6 % of the runtime on norms and softmax, more than a good move gains.
-    """
-    x, y, z = case.grid
-    return replace(case, grid=(min(x * y * z, 132), 1, 1))
-
-
 def play(kernel: str, seed: int, names: Sequence[str], settings: Settings) -> int:
     """Run what is missing of a kernel's strategies with one seed; how many were done."""
     from sassafras.evaluate.gpu import CudaDevice
@@ -144,8 +131,6 @@ def play(kernel: str, seed: int, names: Sequence[str], settings: Settings) -> in
     family, _, shape = kernel.partition("/")
     workload = load(f"suite:{family}")
     case = workload.case(shape or None)
-    if settings.lonely:
-        case = lonely(case)
     made = CudaDevice() if settings.device == "cuda" else ModelDevice("sm_90a")
     device = Timed(made, settings.turns)
     baseline = workload.build(case, getattr(device.device, "arch", None) or DEFAULT_ARCH)
@@ -154,7 +139,7 @@ def play(kernel: str, seed: int, names: Sequence[str], settings: Settings) -> in
         device.open(workload, case, baseline)
         for name in missing:
             row: Row = {"kernel": kernel, "strategy": name, "seed": seed, "modelled": device.modelled}
-            row |= {"lonely": settings.lonely, "environment": device.environment()}
+            row |= {"environment": device.environment()}
             try:
                 found = search_once(name, seed, device, baseline, settings)
             except Exception as error:  # one failure is a row that says so
@@ -374,7 +359,7 @@ def finished(folder: Path) -> list[Row]:
     return rows
 
 
-def publish(folder: Path, out: str | None) -> Path:
+def publish(folder: Path, out: Path) -> Path:
     """strategies.json (on the timing model strategies-modelled.json) of all searches in the folder."""
     rows = finished(folder)
     summary = summarise(rows)
@@ -383,7 +368,7 @@ def publish(folder: Path, out: str | None) -> Path:
     return record("strategies", rows, summary, out)
 
 
-def record(name: str, rows: Sequence[Row], summary: Row, out: str | None) -> Path:
+def record(name: str, rows: Sequence[Row], summary: Row, out: Path) -> Path:
     """Write a result of searches; the name says so where they are modelled."""
     kept = [{k: v for k, v in row.items() if k != "environment"} for row in rows]
     name += "-modelled" if summary["modelled"] else ""
@@ -392,19 +377,17 @@ def record(name: str, rows: Sequence[Row], summary: Row, out: str | None) -> Pat
 
 def main() -> None:
     """Command line."""
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = command_line(__doc__)
     parse.add_argument("--folder", type=Path, required=True, help="where searches are kept")
     parse.add_argument("--kernels", default=",".join(KERNELS))
     parse.add_argument("--strategies", default=",".join(DEFAULT), help=f"of {', '.join(STRATEGIES)}")
     parse.add_argument("--seeds", type=int, default=5)
     parse.add_argument("--evaluations", type=int, default=3000)
     parse.add_argument("--device", choices=("cuda", "model"), default="cuda")
-    parse.add_argument("--lonely", action="store_true", help="one CTA an SM (the model is not chaotic then)")
     parse.add_argument("--looks", type=int, default=14, help="at the leaders, after the search")
     parse.add_argument("--gpus", type=int, help="[default: all]")
     parse.add_argument("--seconds", type=float, default=1e7, help="stop after so many")
     parse.add_argument("--summary", action="store_true", help="run nothing, write the result")
-    parse.add_argument("--out", help="folder of the result")
     given = parse.parse_args()
     names = given.strategies.split(",")
     if unknown := [name for name in names if name not in STRATEGIES]:
@@ -413,7 +396,7 @@ def main() -> None:
         print(publish(given.folder, given.out))
         return
     given.folder.mkdir(parents=True, exist_ok=True)
-    common = {key: getattr(given, key) for key in ("folder", "device", "evaluations", "looks", "lonely")}
+    common = {key: getattr(given, key) for key in ("folder", "device", "evaluations", "looks")}
     settings = Settings(**common, deadline=time.time() + given.seconds)
     items = [(k, s, names, settings) for s in range(given.seeds) for k in given.kernels.split(",")]
     gpus = given.gpus or (gpu_count() if given.device == "cuda" else 1) or 1

@@ -29,11 +29,9 @@ place, and is printed with those that a full repository leaves out.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import hashlib
 import json
-import platform
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -43,9 +41,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from common import ROOT, read_result, validator_digest, write
-
-from sassafras.core.files import write_whole
+from common import RESULTS, Lines, command_line, read_result, validator_digest, without_gpu, write
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -182,22 +178,7 @@ def summarise(rows: Sequence[Row], not_compiled: Sequence[Row]) -> Row:
         "refused_unexplained": sum(row["explanation"] is None for row in refused),
         "accepted_percent": round(100 * (1 - len(refused) / len(rows)), 2) if rows else None,
         "not_compiled": len(not_compiled),
-        "per_repository": dict(Counter(row["repository"] for row in rows)),
-        "refused_kernels": dict(Counter(f"{row['repository']}: {row['kernel']}" for row in refused)),
     }
-
-
-def _answered(answers: Path) -> list[Row]:
-    """The rows of a file of answers; a last line that a killed run cut off is taken out of the file.
-
-    Raises:
-        ValueError: a line before the last one is no row.
-    """
-    text = answers.read_text() if answers.exists() else ""
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        write_whole(answers, whole)
-    return [json.loads(line) for line in whole.splitlines()]
 
 
 def judge_all(folder: Path, entries: Sequence[Row], jobs: int, seconds: float | None = None) -> list[Row]:
@@ -205,8 +186,8 @@ def judge_all(folder: Path, entries: Sequence[Row], jobs: int, seconds: float | 
 
     What is not judged when no answer came for `seconds` counts as refused.
     """
-    answers, by = folder / "judged.jsonl", validator_digest()
-    done = {(row["sha256"], row["entry"]): row for row in _answered(answers) if row["validator"] == by}
+    answers, by = Lines(folder / "judged.jsonl"), validator_digest()
+    done = {(row["sha256"], row["entry"]): row for row in answers.rows if row["validator"] == by}
     todo = {(entry["sha256"], entry["entry"]): entry for entry in entries}
     left = sorted(
         (entry for key, entry in todo.items() if key not in done),
@@ -222,8 +203,7 @@ def judge_all(folder: Path, entries: Sequence[Row], jobs: int, seconds: float | 
                 break
             row["validator"] = by
             done[row["sha256"], row["entry"]] = row
-            with answers.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            answers.add(row)
     late = "not judged in the time given"
     unjudged: Row = {"accepted": False, "reason": late, "violations": [late]}
     rows = [{**done.get((entry["sha256"], entry["entry"]), unjudged), **entry} for entry in entries]
@@ -232,13 +212,10 @@ def judge_all(folder: Path, entries: Sequence[Row], jobs: int, seconds: float | 
 
 def main() -> None:
     """Judge every cubin of a folder, or draw kernels."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--jobs", type=int, default=2, help="Worker processes.")
     parser.add_argument("--seconds", type=float, help="Give up when no answer came for so long.")
-    parser.add_argument("--out", help="Folder of the result file.")
     parser.add_argument("--draw", type=int, metavar="N", help="Print N kernels of third-party.json.")
     parser.add_argument("--seed", type=int, default=0, help="Of the draw.")
     parser.add_argument("--without", type=Path, help="Reasons by kernel that cannot be used.")
@@ -246,7 +223,7 @@ def main() -> None:
     if (options.folder is None) == (options.draw is None):
         parser.error("name a folder or --draw")
     if options.draw is not None:
-        result = read_result(ROOT / "benchmarks" / "results" / "third-party.json", of="third-party")
+        result = read_result(RESULTS / "third-party.json", of="third-party")
         try:
             without = dict(json.loads(options.without.read_text())) if options.without else {}
             taken, passed = draw(result["rows"], options.draw, options.seed, without)
@@ -263,12 +240,8 @@ def main() -> None:
     summary = summarise(rows, index["not_compiled"])
     refused = [row for row in rows if not row["accepted"]]
     (options.folder / "refused.json").write_text(json.dumps(refused, indent=1) + "\n")
-    environment = {
-        "gpu": None,
-        "python": platform.python_version(),
-        "nvdisasm": version("nvidia-cuda-nvdisasm"),
-        "compilers": sorted({row["compiler"] for row in rows}),
-    }
+    environment = without_gpu() | {"nvdisasm": version("nvidia-cuda-nvdisasm")}
+    environment["compilers"] = sorted({row["compiler"] for row in rows})
     public = [{name: row[name] for name in PUBLIC} for row in rows]
     command = "python benchmarks/third_party.py FOLDER"
     write("third-party", public, summary, environment, out=options.out, command=command)

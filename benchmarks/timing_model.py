@@ -1,7 +1,7 @@
 """How well the timing model ranks schedules, against a GPU: writes timing-model.json.
 
     python benchmarks/timing_model.py [--schedules 240] [--only softmax,...] [--pairs 24] [--gpus N]
-    python benchmarks/timing_model.py --remodel RAW.json [RAW2.json ...] [--set lsu_interval=1 ...] [--out D]
+    python benchmarks/timing_model.py --remodel RAW.json [RAW2.json ...] [--out D]
     python benchmarks/timing_model.py --publish timing-model.json
 
 The first form needs a GPU. For the headline case of each suite kernel it samples schedules: schedule i is
@@ -22,9 +22,9 @@ it also joins the raw files of several runs over some kernels each (a later file
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
+import math
 import os
 import traceback
 import zlib
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, per_gpu, read_result, write
+from common import RESULTS, ROOT, command_line, per_gpu, read_result, write
 
 Row = dict[str, Any]
 PUBLISHED = ROOT / "src" / "sassafras" / "timing_model" / "correlation.json"
@@ -177,10 +177,10 @@ def one(name: str, count: int, longest: int, pairs: int, seed: int) -> Row:
     }
 
 
-def remodel(raw: Row, changes: dict[str, float]) -> np.ndarray:
+def remodel(raw: Row) -> np.ndarray:
     """Modelled ratios of every schedule of a raw row, NaN where the model refuses."""
     from sassafras.core import Buffer, Case, Kernel, Workload
-    from sassafras.timing_model import H200, ModelDevice
+    from sassafras.timing_model import ModelDevice
 
     kernel = Kernel(
         unpack(raw["cubin"]).tobytes(), raw["kernel_name"], ARCH, raw["threads"], raw["shared_bytes"]
@@ -191,7 +191,7 @@ def remodel(raw: Row, changes: dict[str, float]) -> np.ndarray:
         {f"buffer{n}": Buffer("u8", (size,)) for n, size in enumerate(raw["buffer_bytes"])},
         loop_trips=raw["loop_trips"],
     )
-    device = ModelDevice(ARCH, H200.replace(**changes))
+    device = ModelDevice(ARCH)
     device.open(Workload(raw["kernel"], (case,), build=lambda *_: kernel), case, kernel)
     words = device.model.words
     baseline = device.cycles(words)
@@ -204,10 +204,31 @@ def remodel(raw: Row, changes: dict[str, float]) -> np.ndarray:
     return np.array(ratios)
 
 
+def kendall_tau(x: np.ndarray, y: np.ndarray, pairs: np.ndarray | None = None) -> float | None:
+    """Kendall's tau-b (M. G. Kendall, Biometrika 33, 1945): +1 same order, -1 reversed, ties corrected for.
+
+    Args:
+        x, y: float (n,).
+        pairs: bool (n, n): which pairs count (the upper triangle is read); None: all.
+
+    Returns:
+        tau-b, or None where it is undefined (no pair, or every pair tied in x or in y).
+    """
+    upper = np.triu(np.ones((len(x), len(x)), dtype=bool), 1)
+    chosen = upper if pairs is None else upper & pairs
+    dx = np.sign(x[:, None] - x[None, :])[chosen]
+    dy = np.sign(y[:, None] - y[None, :])[chosen]
+    untied = math.sqrt(float(np.count_nonzero(dx)) * float(np.count_nonzero(dy)))
+    return float((dx * dy).sum()) / untied if untied > 0 else None
+
+
+def distinguishable(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """bool (n, n): pairs of intervals [low, high] that do not overlap."""
+    return (low[:, None] > high[None, :]) | (high[:, None] < low[None, :])
+
+
 def judge(raw: Row, ratios: np.ndarray) -> Row:
     """The published row: correlations of model and GPU for one kernel."""
-    from rank_correlation import distinguishable, kendall_tau
-
     from sassafras.core.statistics import bootstrap_median
 
     usable = [n for n, (a, b) in enumerate(raw["halves"]) if a and b and np.isfinite(ratios[n])]
@@ -284,7 +305,7 @@ def publish(results: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = command_line(__doc__, out=None)
     parse.add_argument("--schedules", type=int, default=240)
     parse.add_argument("--longest", type=int, default=1500, help="moves of the longest walk")
     parse.add_argument("--pairs", type=int, default=24, help="baseline/candidate pairs a half")
@@ -293,24 +314,22 @@ def main() -> None:
     parse.add_argument("--seed", type=int, default=0)
     parse.add_argument("--out")
     parse.add_argument("--remodel", type=Path, nargs="+")
-    parse.add_argument("--set", action="append", default=[], metavar="CONSTANT=VALUE")
     parse.add_argument("--publish", type=Path)
     given = parse.parse_args()
     if given.publish:
         publish(given.publish)
         return
-    changes = {key: float(v) if "." in v else int(v) for key, v in (s.split("=") for s in given.set)}
     only = set(filter(None, given.only.split(",")))
     if given.remodel:
         joined: dict[str, Row] = {}
         for path in given.remodel:
             joined |= {r["kernel"]: r for r in read_result(path, of="timing-model")["rows"]}
         raws = [r for r in joined.values() if not only or r["kernel"] in only]
-        rows = [judge(raw, remodel(raw, changes)) for raw in raws]
+        rows = [judge(raw, remodel(raw)) for raw in raws]
         show(rows)
         print(json.dumps(summarise(rows), indent=1))
         if given.out:
-            environment = raws[0]["environment"] | ({"constants_changed": changes} if changes else {})
+            environment = raws[0]["environment"]
             print(write("timing-model", rows, summarise(rows), environment, seed=given.seed, out=given.out))
             if len(given.remodel) > 1:
                 print(write("timing-model-raw", raws, {}, environment, seed=given.seed, out=given.out))
@@ -320,7 +339,7 @@ def main() -> None:
     names = [n for n in suite.names() if not only or n in only]
     items = [(n, given.schedules, given.longest, given.pairs, given.seed) for n in names]
     raws, rows, failed = [], [], []
-    folder = Path(given.out or os.environ.get("OUT") or ROOT / "benchmarks" / "results")
+    folder = Path(given.out or os.environ.get("OUT") or RESULTS)
     folder.mkdir(parents=True, exist_ok=True)
     for number, raw in per_gpu(one, items, given.gpus):
         if isinstance(raw, Exception):
@@ -328,7 +347,7 @@ def main() -> None:
             failed.append({"kernel": names[number], "error": f"{type(raw).__name__}: {raw}"})
             continue
         raws.append(raw)
-        rows.append(judge(raw, remodel(raw, changes)))
+        rows.append(judge(raw, remodel(raw)))
         show(rows[-1:])
         # written anew after each kernel: a run that is cut short loses one kernel at most
         environment = raws[0]["environment"]

@@ -19,10 +19,7 @@ with ``--plant N``):
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import statistics
 import time
 from collections import Counter, defaultdict
@@ -33,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import read_lines, validator_digest, write
+from common import Lines, command_line, read_lines, validator_digest, without_gpu, write
 from planted import SOURCES, Subject, moves, names, permutations, places, scoreboards, swaps, timing
 
 Row = dict[str, Any]
@@ -185,9 +182,9 @@ def _copies(
 
 def main() -> None:
     """Run over the corpus, print and write the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    from sassafras.sass.tools import find_all
+
+    parser = command_line(__doc__)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--quota", type=int, default=2, help="violations of a class and kernel")
     parser.add_argument("--legal", type=int, default=4, help="legal permutations of a kernel")
@@ -195,24 +192,17 @@ def main() -> None:
     parser.add_argument("--plant", type=int, default=1, help="plant in every so many-th cubin")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out")
     options = parser.parse_args()
     lines = read_lines(options.corpus / "index.jsonl")
     if options.limit:
         lines = [lines[n] for n in np.linspace(0, len(lines) - 1, options.limit).astype(int)]
     asked = {x["name"]: 0 if n % options.plant else options.quota for n, x in enumerate(lines)}
-    journal = Path(options.out or os.environ.get("OUT", "."), "validator.rows.jsonl")
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    settings = [
-        options.quota,
-        options.legal,
-        options.plant,
-        options.seed,
-        validator_digest(),
-    ]
-    rows = _done(journal, settings, set(asked))
-    done = {row["name"] for row in rows}
-    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool, journal.open("a") as file:
+    settings = [options.quota, options.legal, options.plant, options.seed, validator_digest()]
+    journal = Lines(options.out / "validator.rows.jsonl")
+    mine = (row for row in journal.rows if row.pop("settings") == settings and "error" not in row)
+    done = {row["name"]: row for row in mine if row["name"] in asked}
+    rows = list(done.values())
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         jobs = [
             pool.submit(
                 one,
@@ -228,31 +218,19 @@ def main() -> None:
         for job in as_completed(jobs):
             row = job.result()
             rows.append(row)
-            file.write(json.dumps({"settings": settings, **row}) + "\n")
-            file.flush()
+            journal.add({"settings": settings, **row})
             for line in (*row.get("rejected", ()), *row.get("missed", ()), *row.get("refused", ())):
                 print(f"{row['name']}: {line}", flush=True)
             if "error" in row:
                 print(f"{row['name']}: {row['error']}", flush=True)
             print(f"{len(rows)} of {len(lines)}: {row['name']}", flush=True)
     table, summary = _summary(rows)
-    path = write("validator", table, summary, _environment(), seed=options.seed, out=options.out)
+    environment = without_gpu("numpy", "numba", "triton")
+    environment["nvdisasm"] = [tool.version for tool in find_all("nvdisasm")]
+    path = write("validator", table, summary, environment, seed=options.seed, out=options.out)
     for line in table:
         print(f"{line['caught']:6} of {line['planted']:6}  {line['class']}")
     print(json.dumps(summary, indent=1), f"\nwrote {path.name}")
-
-
-def _done(journal: Path, settings: list[Any], names: set[str]) -> list[Row]:
-    """Rows of an earlier call with the same settings; a line that a kill cut short is dropped."""
-    found: dict[str, Row] = {}
-    for line in journal.read_text().splitlines() if journal.exists() else ():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if row.pop("settings") == settings and row["name"] in names and "error" not in row:
-            found[row["name"]] = row
-    return list(found.values())
 
 
 def _summary(all_rows: list[Row]) -> tuple[list[Row], Row]:
@@ -291,21 +269,6 @@ def _summary(all_rows: list[Row]) -> tuple[list[Row], Row]:
 
 def _median(values: list[float]) -> float | None:
     return round(statistics.median(values), 3) if values else None
-
-
-def _environment() -> Row:
-    import importlib.metadata
-
-    from sassafras.sass.tools import find_all
-
-    return {
-        "gpu": None,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "numba": importlib.metadata.version("numba"),
-        "triton": importlib.metadata.version("triton"),
-        "nvdisasm": [t.version for t in find_all("nvdisasm")],
-    }
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, read_result, write
+from common import RESULTS, ROOT, command_line, python_path, read_result, write
 
 METRIC = r"step ([0-9.]+) us"
 #: program -> whether it needs the sources
@@ -97,7 +97,7 @@ def row(name: str, found: dict[str, Any], seconds: float) -> dict[str, Any]:
 
 def main() -> int:
     """Measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__, out=None)
     parser.add_argument("--sources", type=Path, help="folder with the sources of other projects")
     parser.add_argument("--only", default="", help="programs, separated by commas")
     parser.add_argument("--budget", default="90s", help="search of a program's kernels together")
@@ -115,12 +115,10 @@ def main() -> int:
         parser.error("no such program, or --sources is missing")
     from sassafras.cuda.environment import environment
 
-    path = (options.out or ROOT / "benchmarks" / "results") / "programs.json"
+    path = (options.out or RESULTS) / "programs.json"
     kept = read_result(path)["rows"] if path.is_file() else []
     rows = {each["program"]: each for each in kept}
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")])
-    )
+    os.environ["PYTHONPATH"] = python_path()
     for name in names:
         if time.perf_counter() - begin > options.limit_s:
             print(f"{name}: no time is left")

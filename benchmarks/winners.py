@@ -10,16 +10,13 @@ the noise of each other change places by chance: `alike` counts shapes where the
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from common import ROOT, geomean, write
+from common import command_line, geomean, write
 
 from sassafras.core import SassafrasError
 from sassafras.gemm.configs.registry import Config
@@ -31,8 +28,7 @@ ALIKE = 1.02
 
 def winner(entry: DatasetEntry) -> Config:
     """The fastest of those that were timed longest, in any layout."""
-    first = min((-rung, us) for us, rung in entry.ours.values())
-    return min((c for c, (us, rung) in entry.ours.items() if (-rung, us) == first), key=lambda c: c.rank)
+    return entry.ranked()[0][0]
 
 
 def facts(config: Config) -> dict[str, Any]:
@@ -88,14 +84,9 @@ def summed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--here", default="nvidia-h100-80gb-hbm3")
     parser.add_argument("--there", default="nvidia-h200")
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    )
     args = parser.parse_args()
     here, there = shipped(args.here), shipped(args.there)
     shapes = [shape for shape in sorted(here.entries) if shape in there.entries]

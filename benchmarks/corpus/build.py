@@ -10,19 +10,17 @@ is done already, or failed already (``failed.jsonl``), is skipped: the same comm
 
 from __future__ import annotations
 
-import argparse
-import concurrent.futures
 import hashlib
-import itertools
-import json
 import os
 import sys
 from collections.abc import Iterator
+from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from common import Lines, command_line
 from jobs_cuda import cuda_jobs, cutlass_jobs, run_nvcc
 from jobs_triton import run_triton, triton_jobs
 
@@ -32,9 +30,7 @@ PARSE_ONLY = ("sm_100a", "sm_120a")
 
 def main() -> int:
     """Build what is missing; the exit status is 1 when nothing at all could be built."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, out=None)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--limit", type=int, default=None, help="stop when the corpus holds so many cubins")
     parser.add_argument("--only", choices=("triton", "cuda", "cutlass"), default=None)
@@ -44,28 +40,19 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
     options = parser.parse_args()
     out: Path = options.directory
-    out.mkdir(parents=True, exist_ok=True)
-    done = _names(out / "index.jsonl") | _names(out / "failed.jsonl")
-    seen = {line["sha256"] for line in _lines(out / "index.jsonl")}
+    index, failed = Lines(out / "index.jsonl"), Lines(out / "failed.jsonl")
+    done = {row["name"] for row in (*index.rows, *failed.rows)}
+    seen = {row["sha256"] for row in index.rows}
     jobs = (
         job
         for job in _all_jobs(options.only, out)
         if job["name"] not in done and (options.arch is None or job["arch"] in options.arch)
     )
-    with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
-        pending: set[concurrent.futures.Future[dict[str, Any]]] = set()
-        for job in itertools.chain(jobs, [None]):
-            if job is not None:
-                pending.add(pool.submit(_run, job))
-            while pending and (job is None or len(pending) >= 4 * options.jobs):
-                ready, pending = concurrent.futures.wait(
-                    pending, return_when=concurrent.futures.FIRST_COMPLETED
-                )
-                for future in ready:
-                    _record(out, future.result(), seen)
+    with Pool(options.jobs) as pool:
+        for result in pool.imap_unordered(_run, jobs):
+            if why := _record(out, index, result, seen):
+                failed.add({"name": result["name"], **why})
             if options.limit is not None and len(seen) >= options.limit:
-                for future in pending:
-                    future.cancel()
                 break
     print(f"{len(seen)} distinct cubins in {out}")
     return 0 if seen else 1
@@ -90,19 +77,15 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
         return {**job, "error": f"{type(error).__name__}: {error}"[:2000]}
 
 
-def _record(out: Path, result: dict[str, Any], seen: set[str]) -> None:
-    """Write the cubin, then its index line: a kill in between costs one rebuild."""
+def _record(out: Path, index: Lines, result: dict[str, Any], seen: set[str]) -> dict[str, str]:
+    """Write the cubin, then its index line: a kill in between costs one rebuild. Why there is none, or {}."""
     if "error" in result:
         print(f"failed: {result['name']}: {result['error'].splitlines()[0][:160]}", flush=True)
-        _append(out / "failed.jsonl", {"name": result["name"], "error": result["error"]})
-        return
+        return {"error": result["error"]}
     cubin: bytes = result.pop("cubin")
     digest = hashlib.sha256(cubin).hexdigest()
     if digest in seen:
-        _append(
-            out / "failed.jsonl", {"name": result["name"], "error": "same bytes as another", "sha256": digest}
-        )
-        return
+        return {"error": "same bytes as another", "sha256": digest}
     seen.add(digest)
     arch = result["arch"]
     folder = out / "parse-only" / arch if arch in PARSE_ONLY else out / arch
@@ -112,22 +95,8 @@ def _record(out: Path, result: dict[str, Any], seen: set[str]) -> None:
     partial.write_bytes(cubin)
     partial.replace(path)
     line = {k: v for k, v in result.items() if k not in ("source", "include", "overrides")}
-    _append(out / "index.jsonl", {"path": str(path.relative_to(out)), "sha256": digest, **line})
-
-
-def _append(path: Path, line: dict[str, Any]) -> None:
-    with path.open("a") as file:
-        file.write(json.dumps(line, sort_keys=True) + "\n")
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-
-
-def _names(path: Path) -> set[str]:
-    return {line["name"] for line in _lines(path)}
+    index.add({"path": str(path.relative_to(out)), "sha256": digest, **line})
+    return {}
 
 
 if __name__ == "__main__":

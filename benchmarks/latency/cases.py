@@ -16,7 +16,7 @@ from typing import Any
 
 from sassafras.sass.opcodes import OPCODES, Queue, base
 
-from .frame import SKIP, Probe
+from .frame import SKIP, Probe, opcode
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def read(cases: dict[str, Any]) -> list[tuple[list[Maker], list[Taker]]]:
 @lru_cache(maxsize=65536)
 def _width(text: str) -> int:
     """Registers that an instruction's register under test is one of, from its opcode."""
-    name = text.split()[1] if text[0] == "@" else text.split()[0]
+    name = opcode(text)
     parts = name.split(".")
     if "128" in parts or parts[0] in ("HMMA", "IMMA"):
         return 4
@@ -159,7 +159,7 @@ def _taken_width(taker: Taker) -> int:
         return 2
     if _file(taker.register) in ("P", "UP"):
         return 1
-    name = text.split()[1] if text[0] == "@" else text.split()[0]
+    name = opcode(text)
     if name.startswith(("LDS", "LDG", "SHFL", "LDC")) or "R12]" in text or "UR8]" in text:
         return 1  # the address, not the data
     if "WIDE" in name:
@@ -169,7 +169,7 @@ def _taken_width(taker: Taker) -> int:
 
 def _fixed(text: str) -> bool:
     """Whether an instruction reads its operands at once."""
-    name = text.split()[1] if text[0] == "@" else text.split()[0]
+    name = opcode(text)
     op = OPCODES[base(name)]
     return not op.variable or op.queue is Queue.FP64
 

@@ -55,25 +55,38 @@ WAITER = "MOV R29, RZ"
 #: target of a branch under test
 SKIP = "`(skip)"
 _FP64 = frozenset(["DADD", "DMUL", "DFMA", "DSETP"])
-_split_text = lru_cache(maxsize=1 << 14)(split_text)  # probes are made of few instructions
+
+
+@lru_cache(maxsize=1 << 14)  # probes are made of few instructions
+def opcode(text: str) -> str:
+    """With its modifiers, without a guard."""
+    return split_text(text)[1]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One instruction: its text, how long the next one waits, and what it waits for itself."""
+    """One instruction: its text, how long the next one waits, and what it waits for itself.
+
+    Attributes:
+        sets: scoreboards for its result and its operands (``write_barrier``, ``read_barrier``); by default 0
+            for late results, 1 for late reads.
+    """
 
     text: str
     stall: int = 15
     wait: int = 0
+    sets: tuple[int | None, int | None] | None = None
 
     @cached_property
     def control(self) -> Control:
-        """Its control code: scoreboard 0 for late results, 1 for late reads."""
-        _, opcode, _operands = _split_text(self.text)
-        op = OPCODES[base(opcode)]
-        late = op.variable and op.queue is not Queue.CONTROL and base(opcode) not in _FP64
+        """Its control code."""
+        if self.sets is not None:
+            return Control(self.stall, False, *self.sets, self.wait, 0)
+        name = opcode(self.text)
+        op = OPCODES[base(name)]
+        late = op.variable and op.queue is not Queue.CONTROL and base(name) not in _FP64
         stores = op.memory is not Memory.NONE and op.writes_memory
-        writes = late and (not stores or opcode.startswith("ATOM"))
+        writes = late and (not stores or name.startswith("ATOM"))
         reads = late and op.memory is not Memory.CONSTANT and op.queue is not Queue.SPECIAL
         return Control(self.stall, False, 0 if writes else None, 1 if reads else None, self.wait, 0)
 
@@ -150,95 +163,53 @@ class Code:
         return out
 
 
-_RANDOM = "LOP3.LUT {d}, {s}, 0x3bff3bff, R37, 0xea, !PT"
+def _drawn(lane: str) -> tuple[str, ...]:
+    """Four independent positive normal numbers as FP32, as two FP16, and as FP64; no NaN, no infinity."""
+    mixed = (("R35", 0x2C1B3C6D), ("R36", 0x297A2D39), ("R34", 0x1B56C4E9))
+    made = zip(("R4", "R5", "R6", "R7"), (lane, *(to for to, _ in mixed)), strict=True)
+    return (
+        *(f"IMAD {to}, {lane}, {factor:#x}, R38" for to, factor in mixed),
+        *(f"LOP3.LUT {to}, {of}, 0x3bff3bff, R37, 0xea, !PT" for to, of in made),
+    )
 
-#: how values are made from R48 (a lane's random number), R49 (a warp's): into R4:R5 fresh, R6:R7 stale
-VALUES: dict[str, tuple[str, ...]] = {
-    # positive normal numbers as FP32, as two FP16, and as FP64; no NaN, no infinity
-    "any": (
-        "IMAD R35, R48, 0x2c1b3c6d, R38",
-        "IMAD R36, R48, 0x297a2d39, R38",
-        "IMAD R34, R48, 0x1b56c4e9, R38",
-        _RANDOM.format(d="R4", s="R48"),
-        _RANDOM.format(d="R5", s="R35"),
-        _RANDOM.format(d="R6", s="R36"),
-        _RANDOM.format(d="R7", s="R34"),
-    ),
-    "uniform": (
-        "IMAD R35, R49, 0x2c1b3c6d, R38",
-        "IMAD R36, R49, 0x297a2d39, R38",
-        "IMAD R34, R49, 0x1b56c4e9, R38",
-        _RANDOM.format(d="R4", s="R49"),
-        _RANDOM.format(d="R5", s="R35"),
-        _RANDOM.format(d="R6", s="R36"),
-        _RANDOM.format(d="R7", s="R34"),
-    ),
+
+_LOW = ("MOV R5, RZ", "MOV R7, RZ")
+
+
+def _either(bit: int, *makes: str) -> tuple[str, ...]:
+    """A value in R4 that these make, and in R6 the same with this bit turned."""
+    return (*makes, f"LOP3.LUT R6, R4, {bit:#x}, RZ, 0x3c, !PT", *_LOW)
+
+
+#: how values are made from R48, a lane's random number: into R4:R5 fresh, R6:R7 stale
+_LANES: dict[str, tuple[str, ...]] = {
+    "any": _drawn("R48"),
     # 0 or 1, and the other
-    "bit": (
-        "SHF.R.U32.HI R4, RZ, 0x1f, R48",
-        "LOP3.LUT R6, R4, 0x1, RZ, 0x3c, !PT",
-        "MOV R5, RZ",
-        "MOV R7, RZ",
-    ),
-    "uniform bit": (
-        "SHF.R.U32.HI R4, RZ, 0x1f, R49",
-        "LOP3.LUT R6, R4, 0x1, RZ, 0x3c, !PT",
-        "MOV R5, RZ",
-        "MOV R7, RZ",
-    ),
+    "bit": _either(1, "SHF.R.U32.HI R4, RZ, 0x1f, R48"),
     # a shift count or a lane: below 32, not the same
     "small": (
         "SHF.R.U32.HI R4, RZ, 0x1b, R48",
         "SHF.R.U32.HI R35, RZ, 0x3, R48",
         "LOP3.LUT R35, R35, 0xf, R58, 0xea, !PT",
         "LOP3.LUT R6, R4, R35, RZ, 0x3c, !PT",
-        "MOV R5, RZ",
-        "MOV R7, RZ",
-    ),
-    "uniform small": (
-        "SHF.R.U32.HI R4, RZ, 0x1b, R49",
-        "SHF.R.U32.HI R35, RZ, 0x3, R49",
-        "LOP3.LUT R35, R35, 0xf, R58, 0xea, !PT",
-        "LOP3.LUT R6, R4, R35, RZ, 0x3c, !PT",
-        "MOV R5, RZ",
-        "MOV R7, RZ",
-    ),
-    "bit shifted": (
-        "SHF.R.U32.HI R4, RZ, 0x1f, R48",
-        "SHF.L.U32 R4, R4, 0x2, RZ",
-        "LOP3.LUT R6, R4, 0x4, RZ, 0x3c, !PT",
-        "MOV R5, RZ",
-        "MOV R7, RZ",
+        *_LOW,
     ),
     # two shared addresses that hold different words
-    "shared": (
-        "SHF.R.U32.HI R35, RZ, 0x1f, R48",
-        "IMAD R4, R35, 0x8, R46",
-        "LOP3.LUT R6, R4, 0x8, RZ, 0x3c, !PT",
-        "MOV R5, RZ",
-        "MOV R7, RZ",
-    ),
-    "uniform shared": (
-        "SHF.R.U32.HI R35, RZ, 0x1f, R49",
-        "IMAD R4, R35, 0x8, R47",
-        "LOP3.LUT R6, R4, 0x8, RZ, 0x3c, !PT",
-        "MOV R5, RZ",
-        "MOV R7, RZ",
-    ),
+    "shared": _either(8, "SHF.R.U32.HI R35, RZ, 0x1f, R48", "IMAD R4, R35, 0x8, R46"),
+}
+#: the same from R49, a warp's random number, and what only one of the two has
+VALUES: dict[str, tuple[str, ...]] = {
+    **_LANES,
+    **{
+        f"uniform {name}".removesuffix(" any"): tuple(
+            t.replace("R48", "R49").replace("R46", "R47") for t in of
+        )
+        for name, of in _LANES.items()
+    },
+    "bit shifted": _either(4, "SHF.R.U32.HI R4, RZ, 0x1f, R48", "SHF.L.U32 R4, R4, 0x2, RZ"),
     # two rows for LDSM, which wants them whole
-    "row": (
-        "MOV R4, R46",
-        "LOP3.LUT R6, R46, 0x10, RZ, 0x3c, !PT",
-        "MOV R5, RZ",
-        "MOV R7, RZ",
-    ),
-    "uniform row": (
-        "SHF.R.U32.HI R4, RZ, 0x1f, R49",
-        "SHF.L.U32 R4, R4, 0x4, RZ",
-        "LOP3.LUT R6, R4, 0x10, RZ, 0x3c, !PT",
-        "MOV R5, RZ",
-        "MOV R7, RZ",
-    ),
+    "row": ("MOV R4, R46", "LOP3.LUT R6, R46, 0x10, RZ, 0x3c, !PT", *_LOW),
+    "uniform row": _either(16, "SHF.R.U32.HI R4, RZ, 0x1f, R49", "SHF.L.U32 R4, R4, 0x4, RZ"),
     # two global addresses: `high` takes the second window for one of them
     "global": (
         "SHF.R.U32.HI R35, RZ, 0x1f, R48",
@@ -256,13 +227,7 @@ VALUES: dict[str, tuple[str, ...]] = {
         "MOV R6, R50",
     ),
     # an offset that a uniform register adds to a global address
-    "uniform offset": (
-        "SHF.R.U32.HI R4, RZ, 0x1f, R49",
-        "SHF.L.U32 R4, R4, 0x3, RZ",
-        "LOP3.LUT R6, R4, 0x8, RZ, 0x3c, !PT",
-        "MOV R5, RZ",
-        "MOV R7, RZ",
-    ),
+    "uniform offset": _either(8, "SHF.R.U32.HI R4, RZ, 0x1f, R49", "SHF.L.U32 R4, R4, 0x3, RZ"),
 }
 
 
@@ -414,15 +379,18 @@ def section(code: Code, number: int, probe: Probe) -> Section:
         "LOP3.LUT R35, R0, 0x1f, RZ, 0xc0, !PT",
         "ISETP.NE.AND P0, PT, R35, RZ, PT",
     )
-    at = COUNTER_BYTES * number
-    for n, (what, register) in enumerate(
-        (("ADD", "R16"), ("ADD", "R17"), ("ADD", "R18"), ("MIN", "R19"), ("ADD", "R56"))
-    ):
-        place = f"+{at + 4 * n:#x}" if at + n else ""
-        code.add(f"@!P0 REDG.E.{what}.STRONG.GPU desc[UR4][R2.64{place}], {register}")
+    report(code, COUNTER_BYTES * number, ("R16", "R17", "R18", "R19", "R56"))
     code.labels[end] = len(code.lines)
     code.idle(1)
     return made
+
+
+def report(code: Code, at: int, registers: tuple[str, ...]) -> None:
+    """Add a warp's counters to a probe's, from lanes in which P0 is false; the fourth is a minimum."""
+    for n, register in enumerate(registers):
+        place = f"+{at + 4 * n:#x}" if at + n else ""
+        what = "MIN" if n == 3 else "ADD"
+        code.add(f"@!P0 REDG.E.{what}.STRONG.GPU desc[UR4][R2.64{place}], {register}")
 
 
 def assemble(probes: list[Probe], book: Book) -> tuple[Code, list[Section], list[tuple[int, int]]]:

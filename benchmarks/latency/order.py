@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sassafras.sass.control import Control
 from sassafras.validate import classes
 
 from . import frame
@@ -103,20 +102,11 @@ def _sensible(question: str, a: Op, b: Op) -> bool:
     return a.file == "R" == b.file
 
 
-@dataclass(frozen=True)
-class Line:
-    """One instruction with a control code of its own: see `frame.Line`."""
-
-    text: str
-    stall: int
-    wait: int = 0
-    write: int | None = None
-    read: int | None = None
-
-    @property
-    def control(self) -> Control:
-        """Its control code."""
-        return Control(self.stall, False, self.write, self.read, self.wait, 0)
+def _line(
+    text: str, stall: int, wait: int = 0, write: int | None = None, read: int | None = None
+) -> frame.Line:
+    """An instruction that sets these scoreboards and no others."""
+    return frame.Line(text, stall, wait, (write, read))
 
 
 def prologue(code: Code) -> None:
@@ -178,13 +168,13 @@ def _barrier(op: Op, operand: bool) -> dict[str, int]:
     return {"read": 0} if operand and op.reads else {"write": 0}
 
 
-def _take(op: Op, wait: int = 0, width: int | None = None) -> list[Line]:
+def _take(op: Op, wait: int = 0, width: int | None = None) -> list[frame.Line]:
     """Copies of a result into R20, R21, ..., a cycle apart."""
     if op.file == "UR":
-        return [Line("MOV R20, UR8", 1, wait)]
+        return [_line("MOV R20, UR8", 1, wait)]
     if op.file == "P":
-        return [Line("SEL R20, R58, RZ, P1", 1, wait)]
-    return [Line(f"MOV R{20 + n}, R{12 + n}", 1, wait if n == 0 else 0) for n in range(width or op.width)]
+        return [_line("SEL R20, R58, RZ, P1", 1, wait)]
+    return [_line(f"MOV R{20 + n}, R{12 + n}", 1, wait if n == 0 else 0) for n in range(width or op.width)]
 
 
 def _scrub(op: Op) -> list[str]:
@@ -210,40 +200,40 @@ def _settle(code: Code, probe: Probe) -> None:
 
 
 def _push(code: Code, a: Op, count: int) -> None:
-    code.lines += [Line(a.at("pressure"), 2)] * count  # type: ignore[list-item]
+    code.lines += [_line(a.at("pressure"), 2)] * count
 
 
-def _clock(register: str) -> Line:
-    return Line(f"CS2R.32 {register}, SR_CLOCKLO", 1)
+def _clock(register: str) -> frame.Line:
+    return _line(f"CS2R.32 {register}, SR_CLOCKLO", 1)
 
 
 def _question(code: Code, probe: Probe, waited: bool) -> None:
     """The tested phase; without `waited` A is not waited for in any way: its result should be missing."""
     a, b, question = OPS[probe.first], OPS[probe.second], probe.question
-    lines: list[Line] = code.lines  # type: ignore[assignment]
+    lines = code.lines
     code.add(*_scrub(a), *a.operand("A"), *b.operand("B"), *a.reset)
     code.idle(4, wait=3)
     _push(code, a, probe.pressure)
     # its result has a scoreboard of its own where the question is not about that
     own: dict[str, int] = {"write": 1} if question in ("reads", "behind") and a.file else {}
     distance = 4 if question == "over" and probe.distance < 4 else probe.distance
-    lines.append(Line(a.at("A"), distance if waited else 1, **own))
+    lines.append(_line(a.at("A"), distance if waited else 1, **own))
     wait = 1 if waited else 0
     if question == "results":
         if waited:
-            lines += [Line(b.at("B"), 1, write=0), _clock("R33")]
+            lines += [_line(b.at("B"), 1, write=0), _clock("R33")]
         lines += _take(a, wait)
         lines.append(_clock("R34"))
     elif question == "reads":
         if waited:
-            lines += [Line(b.at("B"), 1, **_barrier(b, True)), _clock("R33")]
+            lines += [_line(b.at("B"), 1, **_barrier(b, True)), _clock("R33")]
         registers = (f"R{88 + n}" for n in range(len(a.poison)))
         for n, (register, value) in enumerate(zip(registers, a.poison, strict=False)):
-            lines.append(Line(f"MOV {register}, {value}", 1, wait if n == 0 else 0))
+            lines.append(_line(f"MOV {register}, {value}", 1, wait if n == 0 else 0))
         lines.append(_clock("R34"))
     else:
         if waited:
-            lines += [Line(b.at(question), 1, write=0), _clock("R33"), Line(WAITER, 1, 1), _clock("R34")]
+            lines += [_line(b.at(question), 1, write=0), _clock("R33"), _line(WAITER, 1, 1), _clock("R34")]
     _settle(code, probe)
     if question != "results":
         code.add(*a.after)
@@ -260,7 +250,7 @@ def _count(code: Code, width: int, counter: str) -> None:
 def section(code: Code, number: int, probe: Probe) -> None:
     """Add a probe's loop."""
     a, b, question = OPS[probe.first], OPS[probe.second], probe.question
-    lines: list[Line] = code.lines  # type: ignore[assignment]
+    lines = code.lines
     width = b.width if question == "over" else a.width
     end, loop = f"end{number}", f"loop{number}"
     code.add(f"IADD3 R35, -R54, {number:#x}, RZ", "ISETP.GE.U32.AND P0, PT, R35, R55, PT")
@@ -285,7 +275,7 @@ def section(code: Code, number: int, probe: Probe) -> None:
         operand = question == "reads" or (question == "behind" and op is a)
         code.idle(8, wait=3)
         _push(code, a, pressure)
-        lines += [Line(op.at(role), 1, **_barrier(op, operand)), _clock("R33"), Line(WAITER, 1, 1)]
+        lines += [_line(op.at(role), 1, **_barrier(op, operand)), _clock("R33"), _line(WAITER, 1, 1)]
         lines.append(_clock("R34"))
         _settle(code, probe)
         code.add("IMAD.IADD R35, R34, 0x1, -R33", f"IADD3 {total}, {total}, R35, RZ")
@@ -311,17 +301,9 @@ def section(code: Code, number: int, probe: Probe) -> None:
         "LOP3.LUT R35, R0, 0x1f, RZ, 0xc0, !PT",
         "ISETP.NE.AND P0, PT, R35, RZ, PT",
     )
-    report(code, COUNTER_BYTES * number, ("R16", "R17", "R18", "R19", "R20", "R21", "R56"))
+    frame.report(code, COUNTER_BYTES * number, ("R16", "R17", "R18", "R19", "R20", "R21", "R56"))
     code.labels[end] = len(code.lines)
     code.idle(1)
-
-
-def report(code: Code, at: int, registers: tuple[str, ...]) -> None:
-    """Add a warp's counters to a probe's, from lanes in which P0 is false; the fourth is a minimum."""
-    for n, register in enumerate(registers):
-        place = f"+{at + 4 * n:#x}" if at + n else ""
-        what = "MIN" if n == 3 else "ADD"
-        code.add(f"@!P0 REDG.E.{what}.STRONG.GPU desc[UR4][R2.64{place}], {register}")
 
 
 def assemble(chosen: list[Probe], book: Book) -> list[tuple[int, int]]:

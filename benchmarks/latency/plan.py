@@ -8,13 +8,14 @@ import lzma
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sassafras.core import SassafrasError
-from sassafras.sass.opcodes import Queue
+from sassafras.sass.opcodes import OPCODES, Queue, base
 
 from . import cases, frame
 from .build import ARCH, MOST, NAME, Catalogue, Container, batches, container
@@ -98,11 +99,13 @@ def measurable() -> tuple[Book, Catalogue, list[tuple[Probe, list[str]]], list[l
 
 def slow(probe: Probe) -> bool:
     """Whether 15 cycles may not be enough."""
-    queue = (Queue.TENSOR, Queue.FP64)
-    from sassafras.sass.opcodes import OPCODES, base
+    bases = (base(frame.opcode(text)) for text in (probe.first, probe.second))
+    return any(OPCODES[name].queue in (Queue.TENSOR, Queue.FP64) for name in bases)
 
-    names = [t.split()[1] if t[0] == "@" else t.split()[0] for t in (probe.first, probe.second)]
-    return any(OPCODES[base(n)].queue in queue for n in names)
+
+def _part(probe: Probe) -> tuple[int, bool]:
+    """Kernels hold probes of one kind, which need 15 cycles or more."""
+    return ("raw", "war", "waw").index(probe.kind), slow(probe)
 
 
 def make(
@@ -129,24 +132,21 @@ def make(
         chosen = [chosen[n * len(chosen) // most] for n in range(most)]
     if not chosen:
         raise SassafrasError("no pair is left to measure", hint="give a wider --only")
-    chosen.sort(key=lambda c: ("raw", "war", "waw").index(c[0].kind) * 2 + slow(c[0]))
     rows = {id(p): row for p, row in chosen}
-    room = container(MOST)
     made = []
-    for wanted in sorted({("raw", "war", "waw").index(p.kind) * 2 + slow(p) for p, _ in chosen}):
-        group = [p for p, _ in chosen if ("raw", "war", "waw").index(p.kind) * 2 + slow(p) == wanted]
-        for batch in batches(group, book):
-            made.append(
-                PlannedBatch(
-                    len(made),
-                    [rows[id(p)] for p in batch.probes],
-                    [[p.first, p.second, p.register, p.values] for p in batch.probes],
-                    batch.slots,
-                    bool(wanted % 2),
-                    batch.words,
-                )
+    for (_, late), group in groupby(sorted((p for p, _ in chosen), key=_part), _part):
+        made += [
+            PlannedBatch(
+                len(made) + n,
+                [rows[id(p)] for p in batch.probes],
+                [[p.first, p.second, p.register, p.values] for p in batch.probes],
+                batch.slots,
+                late,
+                batch.words,
             )
-    return save(folder, room, made, refused, date)
+            for n, batch in enumerate(batches(list(group), book))
+        ]
+    return save(folder, container(MOST), made, refused, date)
 
 
 def save(

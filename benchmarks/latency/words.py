@@ -1,25 +1,20 @@
 """A word book: encodings of instructions, read off compiled cubins, and an assembler that fills in registers.
 
-No encoding is written by hand. `harvest` looks at every instruction of a folder of cubins and keeps one
-word for each *form* (opcode, kinds of operands, modifiers) together with the bit positions of its
-registers: those at which every example of the form shows the number that its text prints. `Book.assemble`
-takes text, finds the form and fills in the registers. What it made is checked by disassembling it again
-(`kernels.Catalogue`).
+words.json has one word for each *form* (opcode, kinds of operands, modifiers) and the bit positions of its
+registers: those at which every example in a corpus of compiled cubins shows the number that its text prints.
+`Book.assemble` takes text, finds the form and fills in the registers. What it made is checked by
+disassembling it again (`build.Catalogue`).
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from sassafras.core import SassafrasError
-from sassafras.sass import Program
-from sassafras.sass.control import CONTROL_MASK, Control
+from sassafras.sass.control import Control
 from sassafras.sass.instruction import split_text
 
 BOOK = Path(__file__).with_name("words.json")
@@ -27,21 +22,11 @@ _REGISTER = re.compile(r"(?<![A-Za-z0-9_.`(])(UR|UP|R|P)(\d+|Z|T)(?![A-Za-z0-9_]
 _IMMEDIATE = re.compile(r"^-?0x[0-9a-f]+$")
 _OFFSET = re.compile(r"\[([^\[\]]*?)\+?(-?0x[0-9a-f]+)\]|\[\]")
 _CONSTANT = re.compile(r"c\[(0x[0-9a-f]+)\]\[(0x[0-9a-f]+)\]")
-#: where a register of each file may stand in the 128 bits, in the usual order of operands, and its width
-_PLACES = {
-    "R": ((16, 24, 32, 64), 8),
-    "UR": ((16, 24, 32, 64), 6),
-    "P": ((), 3),
-    "UP": ((), 3),
-}
+#: bits of a register of each file
+_BITS = {"R": 8, "UR": 6, "P": 3, "UP": 3}
 _REGISTER_KIND = re.compile(r"(?<![A-Za-z0-9_.`(])(UR|UP|R|P)(?![A-Za-z0-9_])")
 _PREDICATES = re.compile(r", (!?)(U?P)(?![A-Za-z0-9_])")
 _NONE = {"R": 255, "UR": 63, "P": 7, "UP": 7}
-#: of what no compiler's output at hand has an example (as tests/validate/test_effects.py knows it)
-_EXTRA: tuple[tuple[str, int, tuple[int, ...], tuple[int, bool]], ...] = (
-    ("R2P PR, R, #", 0x804, (24,), (0, True)),
-)
-_MOST_EXAMPLES = 60
 #: where LOP3 has its truth table
 _LUT = 72
 
@@ -116,118 +101,6 @@ class Form:
     immediate: tuple[int, bool] | None
 
 
-def harvest(folders: Iterable[Path], arch: str = "sm_90a") -> dict[str, list[Form]]:
-    """Read the forms off every cubin of an architecture.
-
-    Args:
-        folders: searched for ``*.cubin``.
-        arch: cubins for this one, with or without its ``a``.
-
-    Returns:
-        form -> words, one for each immediate that does not fill its field.
-
-    Raises:
-        SassafrasError: there is no cubin for it.
-    """
-    folders = list(folders)
-    examples: dict[tuple[str, int | None], set[tuple[tuple[tuple[str, int], ...], int]]] = {}
-    for folder in folders:
-        for path in sorted(folder.rglob("*.cubin")):
-            try:
-                program = Program.parse(path.read_bytes())
-            except SassafrasError:
-                continue
-            if program.arch.rstrip("a") != arch.rstrip("a"):
-                continue
-            for function in program.functions.values():
-                for i in function.instructions:
-                    text = parse(i.text)
-                    word = i.low | (i.high & ~CONTROL_MASK) << 64
-                    # the guard is not part of a form
-                    word &= ~(0xF << 12)
-                    if text.offset:
-                        word &= ~(0xFFFFFF << 40)
-                    if text.constant:
-                        word &= ~(0xFFFF << 40 | 3 << 54)
-                    if "LABEL" in text.form:
-                        word &= ~_target(-1)
-                    if text.lut is not None:
-                        word &= ~(0xFF << _LUT)
-                    free = (
-                        text.immediate is not None and word >> 32 & 0xFFFFFFFF == text.immediate & 0xFFFFFFFF
-                    )
-                    key = (text.form, None if free else text.immediate)
-                    if free:
-                        word &= ~(0xFFFFFFFF << 32)
-                    seen = examples.setdefault(key, set())
-                    if len(seen) < _MOST_EXAMPLES:
-                        seen.add((text.registers, word))
-    if not examples:  # or the book would lose what it holds
-        raise SassafrasError(f"no cubin of {arch} in {', '.join(map(str, folders)) or 'no folder'}")
-    book: dict[str, list[Form]] = {}
-    for (form, immediate), seen in sorted(examples.items(), key=str):
-        found = _places(form, seen, "#" in form and immediate is None)
-        if found is not None:
-            word, places = found
-            had = None if "#" not in form else (immediate or 0, immediate is None)
-            book.setdefault(form, []).append(Form(word, places, had))
-    for form, word, places, immediate in _EXTRA:
-        book.setdefault(form, [Form(word, places, immediate)])
-    return book
-
-
-def _order(form: str) -> list[tuple[int, ...]]:
-    """Where each register is looked for, the likely places first: predicates in front are results."""
-    opcode, _, rest = form.partition(" ")
-    found: list[tuple[int, ...]] = []
-    results, open_ = 0, True
-    most = 1 if opcode.startswith(("VOTE", "SHFL", "LEA", "BRA")) else 2
-    for position, operand in enumerate(rest.split(", ")):
-        for file in _REGISTER_KIND.findall(operand):
-            if file in ("P", "UP"):
-                result = open_ and results < most
-                results += result
-                found.append((81, 84, 87, 77, 68) if result else (87, 77, 68, 81, 84))
-            else:
-                open_ = open_ and position == 0
-                found.append(_PLACES[file][0])
-    return found
-
-
-def _places(
-    form: str, seen: set[tuple[tuple[tuple[str, int], ...], int]], busy: bool
-) -> tuple[int, tuple[int, ...]] | None:
-    """The positions of the registers that agree with every example, and the word without them."""
-    candidates = [[p for p in places if not (busy and p == 32)] for places in _order(form)]
-    most = max(1, len(seen) - len(seen) // 10)
-    for places in itertools.product(*candidates):
-        if len(set(places)) < len(places):
-            continue
-        rests: Counter[int] = Counter()
-        for registers, word in seen:
-            for (file, number), place in zip(registers, places, strict=True):
-                mask = (1 << _PLACES[file][1]) - 1
-                if word >> place & mask != number:
-                    break
-                word &= ~(mask << place)
-            else:
-                rests[word] += 1
-        # what compilers fill differently (branches have such a field) is told by the majority
-        if rests and sum(rests.values()) >= most:
-            return rests.most_common(1)[0][0], places
-    return None
-
-
-def save(book: dict[str, list[Form]], path: Path = BOOK) -> None:
-    """Write the book, one word a line."""
-    lines = [
-        json.dumps([form, f"{f.word:x}", list(f.places), list(f.immediate) if f.immediate else None])
-        for form, words in sorted(book.items())
-        for f in words
-    ]
-    path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
-
-
 class Book:
     """Assembles text with the words of a file."""
 
@@ -255,10 +128,10 @@ class Book:
         p = parse(text)
         found = next((f for f in self.forms.get(p.form, ()) if self._fits(f, p)), None) or self._derived(p)
         if found is None:
-            raise NoSuchForm(f"no word of the form {p.form}", where=text, hint="harvest a cubin that has it")
+            raise NoSuchForm(f"no word of the form {p.form}", where=text)
         word = found.word
         for (file, number), place in zip(p.registers, found.places, strict=True):
-            word |= (number & (1 << _PLACES[file][1]) - 1) << place
+            word |= (number & (1 << _BITS[file]) - 1) << place
         if found.immediate and found.immediate[1] and p.immediate is not None:
             word |= (p.immediate & 0xFFFFFFFF) << 32
         if p.offset:

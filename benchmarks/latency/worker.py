@@ -11,21 +11,18 @@ import ctypes
 import os
 import signal
 import struct
-import sys
 import time
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from sassafras.core import SassafrasError
-from sassafras.cuda.frames import read_frame, write_frame
-from sassafras.cuda.worker_loop import follow_parent
+from sassafras.cuda.worker_loop import Answer, serve
 from sassafras.sass.control import Control
 
 from .build import NAME, clock_cycles
 from .frame import COUNTER_BYTES, IDLE, WINDOW
 
-Answer = dict[str, Any]
 MOST_PROBES, MOST_SHAPES = 256, 3
 _COUNTERS = MOST_PROBES * COUNTER_BYTES
 #: two windows of memory, found in this much; the low words of their addresses are positive normal numbers as
@@ -146,30 +143,12 @@ def distance_in(code: np.ndarray, start: int) -> int:
 
 def main() -> int:
     """Serve until the parent closes the pipe."""
-    read_fd, write_fd = map(int, sys.argv[1:3])
-    os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    follow_parent(os.getppid())
-    bench: Any = None
-    while (frame := read_frame(read_fd)) is not None:
-        message, blobs = frame
-        try:
-            if bench is None:
-                bench = Pretend() if os.environ.get("LATENCY_PRETEND") == "1" else Bench()
-            answer = bench.facts() if message["do"] == "open" else bench.run(message, blobs[0])
-        except SassafrasError as error:
-            answer = {
-                "error": str(error),
-                "what": error.what,
-                "where": error.where,
-                "hint": error.hint,
-                "sticky": True,
-            }
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            answer = {"error": what, "what": what, "where": None, "hint": None, "sticky": True}
-        write_frame(write_fd, {**answer, "id": message["id"]})
-    return 0
+    # with the first request: what is wrong with the GPU is then its answer
+    bench: Any = cache(Pretend if os.environ.get("LATENCY_PRETEND") == "1" else Bench)
+    return serve({
+        "open": lambda message, blobs: bench().facts(),
+        "run": lambda message, blobs: bench().run(message, blobs[0]),
+    })  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -140,40 +140,21 @@ class Cold:
         return all((a == b).all() for a, b in zip(self.outputs(cubin), self._expected, strict=True))
 
 
-class Pretended:
-    """No GPU: every candidate is right. For trying everything up to the launch."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def open(self, kernel: str) -> None:
-        """Nothing to prepare."""
-
-    def prepare(self, kernel: str, cubin: bytes) -> str:
-        """Nothing to keep."""
-        return ""
-
-    def right(self, cubin: bytes) -> bool:
-        """Of course."""
-        return True
-
-
-def fresh(say: Say, folder: Path, jobs: list[tuple[str, Path]], pretend: bool, until: float) -> None:
+def fresh(say: Say, folder: Path, jobs: list[tuple[str, Path]], until: float) -> None:
     """Run each (kernel, cubin) in a process forked for it; this process never touches CUDA.
 
     Says (cubin's path, ``right``, ``wrong``, ``crashed`` or ``hung``) for each, until the time is over.
     """
     from sassafras.cuda import driver, params  # noqa: F401 (imported once, for all children)
 
-    if not pretend:
-        driver.bindings()
+    driver.bindings()
     for kernel, path in jobs:
         if time.monotonic() > until:
             break
         child = os.fork()
         if child == 0:
             try:
-                cold = (Pretended if pretend else Cold)(folder)
+                cold = Cold(folder)
                 cold.open(kernel)
                 os._exit(0 if cold.right(path.read_bytes()) else 3)
             except BaseException:

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from planted.subject import put
 
 #: how often each kind is drawn
 KINDS = {
@@ -17,17 +18,12 @@ KINDS = {
 _STALL, _WRITE, _READ, _WAIT, _REUSE = 41, 46, 49, 52, 58
 
 
-def _put(word: int, shift: int, width: int, value: int) -> int:
-    mask = ((1 << width) - 1) << shift
-    return word & ~mask | value << shift
-
-
 def _exchanged(word: int, a: int, b: int) -> int:
     """An upper word that names scoreboard `a` where it named `b`, and the reverse."""
     for shift in (_WRITE, _READ):
         has = word >> shift & 7
         if has in (a, b):
-            word = _put(word, shift, 3, b if has == a else a)
+            word = put(word, shift, 3, b if has == a else a)
     mask = word >> _WAIT & 63
     if (mask >> a ^ mask >> b) & 1:
         word ^= 1 << _WAIT + a | 1 << _WAIT + b
@@ -93,7 +89,7 @@ class Editor:
         if kind == "stall":
             old = word >> _STALL & 15
             new = max(1, old - rng.randint(1, 4)) if rng.random() < 0.7 else rng.randint(1, 15)
-            word = _put(word, _STALL, 4, new)
+            word = put(word, _STALL, 4, new)
             high[at] = word & ~(1 << 45) if new >= 12 else word
         elif kind == "wait":
             mask = word >> _WAIT & 63
@@ -105,11 +101,11 @@ class Editor:
             mask, to = word >> _WAIT & 63, at + rng.choice((-2, -1, 1, 2, 3))
             if not mask or not start <= to < end or self._fixed[order[to]]:
                 return False
-            high[at], high[to] = _put(word, _WAIT, 6, 0), int(high[to]) | mask << _WAIT
+            high[at], high[to] = put(word, _WAIT, 6, 0), int(high[to]) | mask << _WAIT
         elif kind == "scoreboard":
             shift = rng.choice((_WRITE, _READ))
             has = word >> shift & 7
-            high[at] = _put(word, shift, 3, rng.choice((0, 1, 2, 3, 4, 5, 7, 7 if has < 7 else 0)))
+            high[at] = put(word, shift, 3, rng.choice((0, 1, 2, 3, 4, 5, 7, 7 if has < 7 else 0)))
         elif kind == "scoreboards exchanged":
             a, b = rng.sample(range(6), 2)
             stop = min(end, at + rng.randint(1, 24))
@@ -121,7 +117,7 @@ class Editor:
             has = word >> shift & 7
             if has == 7 or not start <= to < end or self._fixed[order[to]]:
                 return False
-            high[at], high[to] = _put(word, shift, 3, 7), _put(int(high[to]), shift, 3, has)
+            high[at], high[to] = put(word, shift, 3, 7), put(int(high[to]), shift, 3, has)
         elif kind == "reuse":
             high[at] = word ^ 1 << _REUSE + rng.randrange(3)
         elif kind == "yield":
@@ -130,7 +126,7 @@ class Editor:
             low[at] = int(low[at]) ^ (1 << 15 if rng.random() < 0.5 else rng.randint(1, 7) << 12)
         else:
             shift = rng.choice((16, 24, 32))
-            low[at] = _put(int(low[at]), shift, 8, rng.randrange(0, 64))
+            low[at] = put(int(low[at]), shift, 8, rng.randrange(0, 64))
         return True
 
     def _reorder(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from common import validator_digest, write
+from common import validator_digest, without_gpu, write
 
 from sassafras.sass.tools import find_all
 
@@ -57,12 +56,12 @@ class Results:
         out: the folder of the result file.
     """
 
-    def __init__(self, folders: int, command: str, seed: int, workers: int, out: str) -> None:
+    def __init__(self, folders: int, command: str, seed: int, workers: int, out: Path) -> None:
         self.rows: dict[Item, Row] = {}
         self._folders, self._command, self._seed, self._out = folders, command, seed, out
         Path(out).mkdir(parents=True, exist_ok=True)
         self._environment = {
-            "gpu": None, "python": platform.python_version(), "workers": workers,
+            **without_gpu(), "workers": workers,
             "validator": validator_digest(), "second_model": digest(),
             "nvdisasm": [t.version for t in find_all("nvdisasm")],
         }  # fmt: skip

@@ -16,7 +16,7 @@ from sassafras.schedule import blocks as moving
 from sassafras.schedule import flow
 from sassafras.schedule.webs import live
 
-from .subject import Mutant, Quota, Subject
+from .subject import Mutant, Quota, Subject, poke
 
 _REACH = 24
 
@@ -42,9 +42,8 @@ def moves(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
         elsewhere = set().union(*(entry[m] for m in blocks[head].successors if m != tail))
         alone = before[tail] == [head]
         kind = _kind(s, rows, head, tail, up, n, elsewhere, alone)
-        if not kind or not quota.free(kind):
+        if not kind or not quota.take(kind):
             continue
-        quota.take(kind)
         lists = [list(row) for row in rows]
         lists[tail if up else head].remove(n)
         if up:
@@ -126,23 +125,17 @@ def _spoilt(s: Subject, rng: np.random.Generator, quota: Quota) -> Iterator[Muta
     start = s.function.text_offset
     for i in code:
         kind = "moves: a branch aimed one instruction too far"
-        if i.base == "BRA" and i.guard not in ("", "PT") and quota.free(kind):
-            quota.take(kind)
+        if i.base == "BRA" and i.guard not in ("", "PT") and quota.take(kind):
             # (16 bytes are four units; bits 16-23 of the offset's low byte stand lowest)
             low = i.low & ~(0xFF << 16) | ((i.low >> 16) + 4 & 0xFF) << 16
-            yield Mutant(kind, i.text, _poke(cubin, start + 16 * i.index, low, i.high))
+            yield Mutant(kind, i.text, poke(cubin, start + 16 * i.index, low, i.high))
     for n in rng.permutation(len(code) - 1).tolist():
         kind = "moves: and two dependent neighbours swapped"
         a, b = code[n], code[n + 1]
-        if quota.free(kind) and a.writes & b.reads and _free(a) and _free(b):
-            quota.take(kind)
-            swapped = _poke(cubin, start + 16 * n, b.low, b.high)
-            yield Mutant(kind, f"{a.text}  {b.text}", _poke(swapped, start + 16 * n + 16, a.low, a.high))
+        if a.writes & b.reads and _free(a) and _free(b) and quota.take(kind):
+            swapped = poke(cubin, start + 16 * n, b.low, b.high)
+            yield Mutant(kind, f"{a.text}  {b.text}", poke(swapped, start + 16 * n + 16, a.low, a.high))
 
 
 def _free(i: Instruction) -> bool:
     return i.base in ("FADD", "FMUL", "FFMA", "IMAD", "IADD3", "LOP3", "SHF", "LEA", "MOV") and not i.guard
-
-
-def _poke(data: bytes, at: int, low: int, high: int) -> bytes:
-    return data[:at] + low.to_bytes(8, "little") + high.to_bytes(8, "little") + data[at + 16 :]

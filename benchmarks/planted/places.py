@@ -8,15 +8,8 @@ import numpy as np
 
 from .subject import Mutant, Quota, Subject, shuffled
 
-_FENCES = {
-    "BAR": "memory across BAR",
-    "MEMBAR": "memory across MEMBAR",
-    "FENCE": "memory across FENCE",
-    "NOP": "memory across a warp barrier (NOP)",
-    "WARPSYNC": "memory across WARPSYNC",
-    "ERRBAR": "memory across ERRBAR",
-    "SYNCS": "memory across SYNCS",
-}
+_FENCES = ("BAR", "MEMBAR", "FENCE", "NOP", "WARPSYNC", "ERRBAR", "SYNCS")
+_ACCESSES = ("LDS", "STS", "LDG", "STG", "LDSM", "STSM", "ATOMS", "RED")
 _REACH = 14
 
 
@@ -27,8 +20,7 @@ def places(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
     for n in shuffled(rng, range(s.count)):
         i = s.code[n]
         for m, kind in _crossing(s, n, *block[n]):
-            if kind and quota.free(kind) and _alone(s, n, m):
-                quota.take(kind)
+            if kind and quota.free(kind) and _alone(s, n, m) and quota.take(kind):
                 start, end = block[n]
                 cubin = s.emit(s.moved(m, n), s.generous(start, end))
                 yield Mutant(kind, f"{s.code[m].text}  across  {i.text}", cubin)
@@ -48,12 +40,8 @@ def _crossing(s: Subject, n: int, start: int, end: int) -> Iterator[tuple[int, s
     if i.base == "LDGDEPBAR":
         yield from ((m, "LDGSTS across LDGDEPBAR") for m in window if s.code[m].base == "LDGSTS")
     elif i.base in _FENCES and (i.base != "NOP" or _synchronises(s, n)):
-        for m in window:
-            if (
-                s.code[m].base in ("LDS", "STS", "LDG", "STG", "LDSM", "STSM", "ATOMS", "RED")
-                and not s.still[m]
-            ):
-                yield m, _FENCES[i.base]
+        kind = "memory across " + ("a warp barrier (NOP)" if i.base == "NOP" else i.base)
+        yield from ((m, kind) for m in window if s.code[m].base in _ACCESSES and not s.still[m])
     elif i.base == "DEPBAR":
         yield from ((m, "load across DEPBAR") for m in window if s.code[m].base in ("LDS", "LDSM"))
     elif i.opcode.startswith("WARPGROUP.DEPBAR"):

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from sassafras.sass.control import NO_BARRIER
 from sassafras.sass.registers import BREG, PRED
 
-from .subject import READ, STALL, WAIT, WRITE, Mutant, Quota, Subject, drop, put, shuffled
+from .subject import READ, STALL, WAIT, WRITE, Mutant, Quota, Subject, shuffled
 
 #: ptxas never lets these overwrite an operand without a wait, though some of them share a queue
 #: (docs/experiments/scoreboards.md)
@@ -52,13 +53,10 @@ def _completion(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:
     ahead = (n for n in range(i + 1, end) if s.touches(n) or s.code[n].base in ("BAR", "SYNCS", "ERRBAR"))
     j = next(ahead, -1)
     waits = _waits(s, i, j, barrier) if j > 0 else []
-    if len(waits) == 1 and not any(_sets(s, n) for n in range(i + 1, j)) and quota.free(kind):
-        quota.take(kind)
+    if len(waits) == 1 and not any(_sets(s, n) for n in range(i + 1, j)) and quota.take(kind):
         note = f"{s.code[j].text}  behind  {s.code[i].text}"
-        high = list(s.high)
-        high[waits[0]] &= ~(1 << (WAIT + barrier))
-        yield Mutant(kind, note, s.emit(s.identity(), high))
-        yield Mutant(kind, note, s.emit(s.identity(), drop(s.high, i, field)))
+        yield Mutant(kind, note, s.recoded(waits[0], WAIT + barrier, 1, 0))
+        yield Mutant(kind, note, s.recoded(i, field, 3, NO_BARRIER))
 
 
 def _one(s: Subject, rng: np.random.Generator, quota: Quota, i: int, end: int) -> Iterator[Mutant]:
@@ -121,21 +119,13 @@ def _covered(
     if len(waits) != 1:
         return
     note = f"{s.code[j].text}  needs  {s.code[i].text}"
-    same = s.identity()
-    if quota.free(kind := f"wait for {what} dropped"):
-        quota.take(kind)
-        high = list(s.high)
-        high[waits[0]] &= ~(1 << (WAIT + barrier))
-        yield Mutant(kind, note, s.emit(same, high))
-    if quota.free(kind := f"barrier of {what} dropped"):
-        quota.take(kind)
-        yield Mutant(kind, note, s.emit(same, drop(s.high, i, field)))
+    if quota.take(kind := f"wait for {what} dropped"):
+        yield Mutant(kind, note, s.recoded(waits[0], WAIT + barrier, 1, 0))
+    if quota.take(kind := f"barrier of {what} dropped"):
+        yield Mutant(kind, note, s.recoded(i, field, 3, NO_BARRIER))
     others = [b for b in range(6) if not _waits(s, i, j, b)]
-    if others and quota.free(kind := f"barrier of {what} retargeted"):
-        quota.take(kind)
-        high = list(s.high)
-        high[i] = put(high[i], field, 3, int(rng.choice(others)))
-        yield Mutant(kind, note, s.emit(same, high))
+    if others and quota.take(kind := f"barrier of {what} retargeted"):
+        yield Mutant(kind, note, s.recoded(i, field, 3, int(rng.choice(others))))
 
 
 def _behind_its_waiter(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:
@@ -158,11 +148,8 @@ def _behind_its_waiter(s: Subject, quota: Quota, i: int, end: int) -> Iterator[M
 def _too_soon(s: Subject, quota: Quota, i: int, barrier: int) -> Iterator[Mutant]:
     """The next instruction waits for what this one sets: never less than two cycles."""
     kind = "waiter one cycle behind its setter"
-    if i + 1 < s.count and s.code[i + 1].control.wait_mask >> barrier & 1 and quota.free(kind):
-        quota.take(kind)
-        high = list(s.high)
-        high[i] = put(high[i], STALL, 4, 1)
-        yield Mutant(kind, s.code[i].text, s.emit(s.identity(), high))
+    if i + 1 < s.count and s.code[i + 1].control.wait_mask >> barrier & 1 and quota.take(kind):
+        yield Mutant(kind, s.code[i].text, s.recoded(i, STALL, 4, 1))
 
 
 def _overtaken(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:
@@ -181,12 +168,11 @@ def _overtaken(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:
             continue
         if any(s.still[n] for n in range(i, j + 1)) or any(any(s.conflicts(n, j)) for n in between):
             continue
-        if what == "result" and not _needed_later(s, j, end, late & s.code[j].writes):
+        if what == "result" and not s.read_later(j, late & s.code[j].writes):
             continue
         quota.take(kind)
         order, note = s.moved(j, i), f"{s.code[j].text}  above  {s.code[i].text}"
-        start = next(a for a, b in s.stretches if a <= i < b)
-        yield Mutant(kind, note, s.emit(order, s.generous(start, j + 1)))
+        yield Mutant(kind, note, s.emit(order, s.generous(s.stretch(i)[0], j + 1)))
         yield Mutant(kind, note, s.emit(order, s.high))
 
 
@@ -198,15 +184,6 @@ def _waited(s: Subject, i: int, j: int) -> bool:
         if c.wait_mask & raised:
             return True
         raised |= sum(1 << b for b in (c.write_barrier, c.read_barrier) if b is not None)
-    return False
-
-
-def _needed_later(s: Subject, j: int, end: int, registers: frozenset[int]) -> bool:
-    """Somebody in the block reads one of the registers behind j before it is written again."""
-    for n in range(j + 1, end):
-        if registers & s.code[n].reads and not s.exclusive(j, n):
-            return True
-        registers -= s.code[n].writes
     return False
 
 
@@ -243,9 +220,8 @@ def _other_queue(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]
     if not others - {None, barrier} or any(_waits(s, i, j, w) for w in own if w is not None):
         return
     quota.take(kind)
-    high = list(s.high)
-    high[waits[0]] &= ~(1 << (WAIT + barrier))
-    yield Mutant(kind, f"{s.code[j].text}  needs  {s.code[i].text}", s.emit(s.identity(), high))
+    note = f"{s.code[j].text}  needs  {s.code[i].text}"
+    yield Mutant(kind, note, s.recoded(waits[0], WAIT + barrier, 1, 0))
 
 
 def _queue(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:

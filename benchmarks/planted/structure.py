@@ -10,7 +10,7 @@ import numpy as np
 
 from sassafras.sass.control import CONTROL_MASK, REUSE_MASK
 
-from .subject import STALL, WRITE, Mutant, Quota, Subject, put, shuffled
+from .subject import STALL, WRITE, Mutant, Quota, Subject, poke, put, shuffled
 
 _SLOTS = re.compile(r"^-?\|?R(\d+)\|?(\.\w+)*$")
 
@@ -27,9 +27,7 @@ def structure(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutan
 
 
 def _poke(s: Subject, n: int, low: int, high: int) -> bytes:
-    data = bytearray(s.program.cubin.data)
-    struct.pack_into("<QQ", data, s.function.text_offset + 16 * n, low, high)
-    return bytes(data)
+    return poke(s.program.cubin.data, s.function.text_offset + 16 * n, low, high)
 
 
 def _real(s: Subject) -> list[int]:
@@ -55,19 +53,15 @@ def _words(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
 def _encodings(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
     for n in rng.choice(_real(s), most):
         i = s.code[int(n)]
-        high = list(s.high)
         if i.base not in ("BRA", "ERRBAR"):
-            high[i.index] = put(i.high, STALL, 5, int(rng.choice((0, 16, 28, 29, 30, 31))))
-            yield Mutant("stall and yield that cannot be encoded", i.text, s.emit(s.identity(), high))
-        high[i.index] = put(i.high, WRITE + 3 * int(rng.integers(2)), 3, 6)
-        yield Mutant("scoreboard 6", i.text, s.emit(s.identity(), high))
-        high[i.index] = i.high | int(rng.choice((1, 2, 3))) << 62
-        yield Mutant("bits 126 and 127", i.text, s.emit(s.identity(), high))
+            cubin = s.recoded(i.index, STALL, 5, int(rng.choice((0, 16, 28, 29, 30, 31))))
+            yield Mutant("stall and yield that cannot be encoded", i.text, cubin)
+        yield Mutant("scoreboard 6", i.text, s.recoded(i.index, WRITE + 3 * int(rng.integers(2)), 3, 6))
+        yield Mutant("bits 126 and 127", i.text, s.recoded(i.index, 62, 2, int(rng.choice((1, 2, 3)))))
     named = [n for n in range(s.count) if s.code[n].base == "LDGDEPBAR"]
     for n in rng.permutation(named)[:most]:
-        high = list(s.high)
-        high[n] = put(high[n], WRITE, 3, int(rng.choice((1, 2, 3, 4, 5, 7))))
-        yield Mutant("scoreboard that DEPBAR names", s.code[n].text, s.emit(s.identity(), high))
+        cubin = s.recoded(n, WRITE, 3, int(rng.choice((1, 2, 3, 4, 5, 7))))
+        yield Mutant("scoreboard that DEPBAR names", s.code[n].text, cubin)
 
 
 def _branches(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
@@ -78,8 +72,7 @@ def _branches(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutan
             continue
         kind = f"{i.base} moved"
         to = n + int(rng.choice((-1, 1)))
-        if quota.free(kind) and (i.low, i.high) != (s.code[to].low, s.code[to].high):
-            quota.take(kind)
+        if (i.low, i.high) != (s.code[to].low, s.code[to].high) and quota.take(kind):
             yield Mutant(kind, f"{i.text}  to  {s.code[to].text}", s.emit(s.moved(n, to), s.high))
     for a, b in zip(s.blocks, s.blocks[1:], strict=False):
         # one instruction out of the end of a block into the next: over its branch, or over its label
@@ -127,9 +120,7 @@ def _reuse(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
             k = _stale(s, i, end)
             if k >= 0:
                 planted += 1
-                high = list(s.high)
-                high[i] |= 1 << (58 + k)
-                yield Mutant(kind, s.code[i].text, s.emit(s.identity(), high))
+                yield Mutant(kind, s.code[i].text, s.recoded(i, 58 + k, 1, 1))
 
 
 def _operand(s: Subject, n: int, slot: int) -> int:

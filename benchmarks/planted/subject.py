@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from sassafras.sass import Fence, Function, Instruction, Program
-from sassafras.sass.control import NO_BARRIER, REUSE_MASK
+from sassafras.sass.control import REUSE_MASK
 from sassafras.sass.opcodes import IMMOVABLE
+from sassafras.sass.registers import BREG, PRED, UGPR, UPRED
 
 STALL, YIELD, WRITE, READ, WAIT = 41, 45, 46, 49, 52
 
@@ -28,6 +29,22 @@ def put(word: int, shift: int, width: int, value: int) -> int:
     """`word` with the bits from `shift` on replaced."""
     mask = ((1 << width) - 1) << shift
     return (word & ~mask) | (value << shift)
+
+
+def file_of(register: int) -> str:
+    """The register file, as classes name it."""
+    if register >= BREG:
+        return "barrier register"
+    if register >= UPRED:
+        return "uniform predicate"
+    if register >= UGPR:
+        return "uniform register"
+    return "predicate" if register >= PRED else "register"
+
+
+def poke(data: bytes, at: int, low: int, high: int) -> bytes:
+    """A cubin with another instruction at a place of the file."""
+    return data[:at] + low.to_bytes(8, "little") + high.to_bytes(8, "little") + data[at + 16 :]
 
 
 class Subject:
@@ -70,6 +87,10 @@ class Subject:
                         found.append((begin, n))
                     begin = n + 1
         return found
+
+    def stretch(self, n: int) -> tuple[int, int]:
+        """The one that n stands in."""
+        return next((a, b) for a, b in self.stretches if a <= n < b)
 
     def guard(self, n: int) -> str:
         """The guard, ``""`` for none."""
@@ -126,17 +147,25 @@ class Subject:
             self.name, np.array(order, dtype=np.int64), np.array([high[n] for n in order], dtype=np.uint64)
         )
 
+    def recoded(self, n: int, shift: int, width: int, value: int) -> bytes:
+        """The cubin in the original order with one field of one control code replaced."""
+        high = list(self.high)
+        high[n] = put(high[n], shift, width, value)
+        return self.emit(self.identity(), high)
+
+    def read_later(self, j: int, registers: frozenset[int]) -> bool:
+        """Something reads one of them behind j in its block, before anything writes it again."""
+        end = next(end for start, end in self.blocks if start <= j < end)
+        for n in range(j + 1, end):
+            if registers & self.code[n].reads and not self.exclusive(j, n):
+                return True
+            registers -= self.code[n].writes
+        return False
+
     def fixed(self, n: int) -> bool:
         """Of fixed latency, as the compiler treated it: no scoreboard, and not of an opcode that has one."""
         i = self.code[n]
         return not i.op.variable and i.control.write_barrier is None and i.op.queue != "wgmma"
-
-
-def drop(high: list[int], n: int, shift: int) -> list[int]:
-    """`high` with a barrier field of instruction `n` set to none."""
-    out = list(high)
-    out[n] = put(out[n], shift, 3, NO_BARRIER)
-    return out
 
 
 class Quota:
@@ -150,9 +179,12 @@ class Quota:
         """Whether another one of this class is wanted."""
         return self.counts.get(kind, 0) < self.most
 
-    def take(self, kind: str) -> None:
-        """One was planted."""
+    def take(self, kind: str) -> bool:
+        """Whether one may be planted; it is counted."""
+        if not self.free(kind):
+            return False
         self.counts[kind] = self.counts.get(kind, 0) + 1
+        return True
 
 
 def shuffled(rng: np.random.Generator, items: Iterable[int]) -> Iterator[int]:

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from sassafras.sass.effects import named_registers
-from sassafras.sass.registers import BREG, PRED, UGPR, UPRED, is_predicate
+from sassafras.sass.registers import UGPR, is_predicate
 
-from .subject import Mutant, Quota, Subject, shuffled
+from .subject import Mutant, Quota, Subject, file_of, shuffled
 
 _REACH = 10
 
@@ -31,15 +31,9 @@ def swaps(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
             if not all(s.independent(k, j) or _apart(s, k, j) for k in range(i + 1, j)):
                 continue
             kind = _register_class(s, i, j) or _memory_class(s, i, j) or _ordered_class(s, i, j)
-            if kind and quota.free(kind):
-                quota.take(kind)
-                start, stop = _stretch(s, i)
-                cubin = s.emit(s.moved(j, i), s.generous(start, stop))
+            if kind and quota.take(kind):
+                cubin = s.emit(s.moved(j, i), s.generous(*s.stretch(i)))
                 yield Mutant(kind, f"{s.code[j].text}  above  {s.code[i].text}", cubin)
-
-
-def _stretch(s: Subject, n: int) -> tuple[int, int]:
-    return next((a, b) for a, b in s.stretches if a <= n < b)
 
 
 def _register_class(s: Subject, i: int, j: int) -> str:
@@ -50,12 +44,12 @@ def _register_class(s: Subject, i: int, j: int) -> str:
     memory = s.touches(i) and s.touches(j) and (a.op.writes_memory or b.op.writes_memory)
     if len(kinds) != 1 or memory or s.exclusive(i, j):
         return ""
-    if waw and not _read_later(s, j, waw):
+    if waw and not s.read_later(j, waw):
         return ""
     kind = kinds[0]
     if special := _special(s, i, j, kind, registers):
         return special
-    files = {_file(r) for r in registers}
+    files = {file_of(r) for r in registers}
     return f"{kind} {files.pop()}" if len(files) == 1 else ""
 
 
@@ -93,27 +87,6 @@ def _inside(text: str, what: str) -> frozenset[int]:
     for number in re.findall(rf"\b{what}\[UR(\d+)\]", text):
         found |= {UGPR + int(number) + k for k in range(4 if what == "gdesc" else 2)}
     return frozenset(found)
-
-
-def _file(register: int) -> str:
-    if register >= BREG:
-        return "barrier register"
-    if register >= UPRED:
-        return "uniform predicate"
-    if register >= UGPR:
-        return "uniform register"
-    return "predicate" if register >= PRED else "register"
-
-
-def _read_later(s: Subject, j: int, registers: frozenset[int]) -> bool:
-    """Something reads one of them behind j in its block, before anything writes it again."""
-    end = next(end for start, end in s.blocks if start <= j < end)
-    waiting = set(registers)
-    for n in range(j + 1, end):
-        if waiting & s.code[n].reads and not s.exclusive(j, n):
-            return True
-        waiting -= s.code[n].writes
-    return False
 
 
 _ACCESS = re.compile(r"^(LD|ST)(G|S|L)$")

@@ -12,15 +12,23 @@ import numpy as np
 
 from sassafras.sass import ARCHS
 from sassafras.sass.latency import LatencyTable, opcode_key, slots
-from sassafras.sass.registers import PRED, UGPR, UPRED
 
-from .subject import STALL, Mutant, Quota, Subject, put, shuffled
+from .subject import STALL, Mutant, Quota, Subject, file_of, put, shuffled
 from .swaps import pairs
 
 
 class _Times:
-    def __init__(self, s: Subject, table: LatencyTable) -> None:
-        self.s, self.table = s, table
+    def __init__(self, s: Subject, quota: Quota) -> None:
+        self.s, self.quota = s, quota
+        self.table = LatencyTable.load(ARCHS[s.function.arch].table)
+
+    def closer(self, kind: str, i: int, j: int, run: list[int], need: int) -> Iterator[Mutant]:
+        """j comes a cycle too early behind i, if the stalls of `run` can be lowered so far."""
+        high = self._lowered(run, need - 1) if need >= 2 else None
+        if high is not None and self.quota.take(kind):
+            s = self.s
+            note = f"{s.code[j].text}  {need - 1} after  {s.code[i].text}, needs {need}"
+            yield Mutant(kind, note, s.emit(s.identity(), high))
 
     def need(self, kind: str, i: int, j: int, register: int) -> tuple[int, str]:
         """(known minimum or 0, slot of the consumer)."""
@@ -37,7 +45,7 @@ class _Times:
                     best, where = found.cycles, y.slot
         return best, where
 
-    def lowered(self, run: list[int], target: int) -> list[int] | None:
+    def _lowered(self, run: list[int], target: int) -> list[int] | None:
         """Upper words with the stalls of `run` lowered to add up to `target`; None if they cannot."""
         s = self.s
         high = list(s.high)
@@ -53,22 +61,17 @@ class _Times:
 
 def timing(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
     """Mutants of this kind, at most `most` a class."""
-    times = _Times(s, LatencyTable.load(ARCHS[s.function.arch].table))
     quota = Quota(most)
+    times = _Times(s, quota)
     for i, j, register in pairs(s, rng):
         if not s.fixed(i):
             continue
         need, slot = times.need("raw", i, j, register)
         kind = "stall below " + _kind(register, slot)
-        if need < 2 or not quota.free(kind):
-            continue
-        high = times.lowered(list(range(i, j)), need - 1)
-        if high is not None:
-            quota.take(kind)
-            note = f"{s.code[j].text}  {need - 1} after  {s.code[i].text}, needs {need}"
-            yield Mutant(kind, note, s.emit(s.identity(), high))
-    yield from _overwrites(s, rng, times, quota)
-    yield from _edges(s, rng, times, quota)
+        if quota.free(kind):
+            yield from times.closer(kind, i, j, list(range(i, j)), need)
+    yield from _overwrites(s, rng, times)
+    yield from _edges(s, rng, times)
     yield from _frozen(s, rng, quota)
 
 
@@ -81,40 +84,26 @@ def _kind(register: int, slot: str) -> str:
         return "a descriptor's latency"
     if "+" in slot:
         return "a wide operand's latency"
-    if register >= UPRED:
-        return "a uniform predicate's latency"
-    if register >= UGPR:
-        return "a uniform register's latency"
-    return "a predicate's latency" if register >= PRED else "a register's latency"
+    return f"a {file_of(register)}'s latency"
 
 
-def _overwrites(s: Subject, rng: np.random.Generator, times: _Times, quota: Quota) -> Iterator[Mutant]:
+def _overwrites(s: Subject, rng: np.random.Generator, times: _Times) -> Iterator[Mutant]:
     """Write after read, of early readers."""
+    kind = "stall below war"
     for n in shuffled(rng, range(len(s.blocks))):
         start, end = s.blocks[n]
         read: dict[int, int] = {}
         for j in range(start, end):
             for register in s.code[j].writes:
                 i = read.pop(register, -1)
-                if (
-                    i < 0
-                    or i == j
-                    or not s.fixed(i)
-                    or s.exclusive(i, j)
-                    or not quota.free("stall below war")
-                ):
-                    continue
-                need, _ = times.need("war", i, j, register)
-                high = times.lowered(list(range(i, j)), need - 1) if need >= 2 else None
-                if high is not None:
-                    quota.take("stall below war")
-                    note = f"{s.code[j].text}  {need - 1} after  {s.code[i].text}, needs {need}"
-                    yield Mutant("stall below war", note, s.emit(s.identity(), high))
+                if 0 <= i != j and s.fixed(i) and not s.exclusive(i, j) and times.quota.free(kind):
+                    need, _ = times.need("war", i, j, register)
+                    yield from times.closer(kind, i, j, list(range(i, j)), need)
             if s.code[j].guard not in ("!PT", "!UPT"):
                 read.update(dict.fromkeys(s.code[j].reads, j))
 
 
-def _edges(s: Subject, rng: np.random.Generator, times: _Times, quota: Quota) -> Iterator[Mutant]:
+def _edges(s: Subject, rng: np.random.Generator, times: _Times) -> Iterator[Mutant]:
     """The producer at the end of a block, its reader at the start of one that follows, loops included."""
     for n in shuffled(rng, range(len(s.blocks))):
         start, end = s.blocks[n]
@@ -128,17 +117,12 @@ def _edges(s: Subject, rng: np.random.Generator, times: _Times, quota: Quota) ->
             for j in range(first, min(stop, first + 12)):
                 for register in s.code[j].reads - known:
                     i = last.get(register, -1)
-                    if i < 0 or not s.fixed(i) or not quota.free(kind) or s.exclusive(i, j):
+                    if i < 0 or not s.fixed(i) or not times.quota.free(kind) or s.exclusive(i, j):
                         continue
-                    if n == m and j >= i:
-                        continue
-                    need, _ = times.need("raw", i, j, register)
-                    run = list(range(i, end)) + list(range(first, j))
-                    high = times.lowered(run, need - 1) if need >= 2 else None
-                    if high is not None:
-                        quota.take(kind)
-                        note = f"{s.code[j].text}  {need - 1} after  {s.code[i].text}, needs {need}"
-                        yield Mutant(kind, note, s.emit(s.identity(), high))
+                    if n != m or j < i:
+                        need, _ = times.need("raw", i, j, register)
+                        run = [*range(i, end), *range(first, j)]
+                        yield from times.closer(kind, i, j, run, need)
                 known |= s.code[j].writes
 
 
@@ -148,8 +132,5 @@ def _frozen(s: Subject, rng: np.random.Generator, quota: Quota) -> Iterator[Muta
     for n in shuffled(rng, range(s.count)):
         i = s.code[n]
         kind = "stall of control flow and fences"
-        if i.base in least and i.control.stall == least[i.base] and quota.free(kind):
-            quota.take(kind)
-            high = list(s.high)
-            high[n] = put(high[n], STALL, 4, int(rng.integers(1, i.control.stall)))
-            yield Mutant(kind, i.text, s.emit(s.identity(), high))
+        if i.base in least and i.control.stall == least[i.base] and quota.take(kind):
+            yield Mutant(kind, i.text, s.recoded(n, STALL, 4, int(rng.integers(1, i.control.stall))))

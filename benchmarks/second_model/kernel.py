@@ -70,7 +70,7 @@ class Kernel:
         control = self.high
         for n, o in enumerate(ops):
             key = table.name(o.base, o.mods)
-            place = _place(o)
+            place = str(o.address[3]) if o.address else ""
             written = {u.register for u in o.writes}
             for u in o.reads:
                 cc = consumers.setdefault((key, u.slot), len(consumers))
@@ -365,21 +365,12 @@ def digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def _place(op: Op) -> str:
-    """Which operand the (first) address is, as slots name it; ``""`` where there is none."""
-    if op.address is None:
-        return ""
-    bare = ("c[", "cx[", "gdesc[", "-c[")
-    return next((str(n) for n, t in enumerate(op.operands) if "[" in t and not t.startswith(bare)), "")
-
-
 def _shape(op: Op) -> int:
     """An address' form without its registers and offset."""
-    place = next((t for t in op.operands if "[" in t and not t.startswith(("c[", "cx["))), "")
-    return digest(
-        re.sub(r"\d+", "#", re.sub(r"\+?-?0x[0-9a-f]+", "", place))
-        + ("S" if op.base in ("LDS", "STS") else "")
-    )
+    if op.address is None:
+        return 0
+    form = re.sub(r"\d+", "#", re.sub(r"\+?-?0x[0-9a-f]+", "", op.operands[op.address[3]]))
+    return digest(form + ("S" if op.base in ("LDS", "STS") else ""))
 
 
 def _groups_left(op: Op) -> int:

@@ -19,6 +19,33 @@ from .raises import MOST_RAISED, NOBODY, SEVERAL, raiser_of
 from .state import CLEAR, CROSS, DEPTH, FENCE, HORIZON, MEMORY, contains, join_entries, mix, whole, within
 
 
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+def first(note, p, kind, what, other):
+    """Note a hazard where there is none yet."""
+    if note[1] == 0:
+        note[0], note[1], note[2], note[3] = p, kind, what, other
+
+
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+def closer(table, near, one, two, apart, when):
+    """Learn a distance between two slots; `near` is of those within a block, which began at 0."""
+    if apart < table[one, two]:
+        table[one, two] = apart
+    if when >= 0 and apart < near[one, two]:
+        near[one, two] = apart
+
+
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+def aged(n, key, t, rd, z, r, now):
+    """A register's list as the next block sees it: times before 0, without what is long over."""
+    kept = 0
+    for m in range(n[z, r]):
+        if now - t[z, r, m] <= HORIZON:
+            key[z, r, kept], rd[z, r, kept], t[z, r, kept] = key[z, r, m], rd[z, r, m], t[z, r, m] - now
+            kept += 1
+    n[z, r] = kept
+
+
 @njit(cache=True, no_cfunc_wrapper=True)
 def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note):
     """Run block `b` of a candidate.
@@ -87,8 +114,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
             n_active = kept
         if stall < F.least[i]:
             hazard += mix(np.uint64(11), F.hash[i])
-            if note[1] == 0:
-                note[0], note[1], note[2], note[3] = p, 1, i, 0
+            first(note, p, 1, i, 0)
         if F.never[i]:
             fence = mix(mix(F.hash[i], fence), events)
             events = np.uint64(0)
@@ -118,31 +144,23 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                 apart = t - S.w_t[z, r, m]
                 pc = S.w_pc[z, r, m]
                 if mode == 1:
-                    if apart < L.raw[pc, cc]:
-                        L.raw[pc, cc] = apart
-                    if S.w_t[z, r, m] >= 0 and apart < L.near_raw[pc, cc]:
-                        L.near_raw[pc, cc] = apart
+                    closer(L.raw, L.near_raw, pc, cc, apart, S.w_t[z, r, m])
                 elif apart < F.raw[pc, cc]:
                     bad = True
-                    if note[1] == 0:
-                        note[0], note[1], note[2], note[3] = p, 2, pc, cc
+                    first(note, p, 2, pc, cc)
             for a in range(n_active):
                 v = active[a]
                 if S.written[z, v] != CLEAR and contains(F.results, v, r):
                     if scratch_g[v] and scratch_g[v] == gh and scratch_s[v] != gs:
                         continue
+                    first(note, p, 3, r, v)
                     if mode == 1:
                         L.counts[0] += 1
-                        if note[1] == 0:
-                            note[0], note[1], note[2], note[3] = p, 3, r, v
                     else:
                         bad = True
-                        if note[1] == 0:
-                            note[0], note[1], note[2], note[3] = p, 3, r, v
             if S.product[z, r] and F.products[i] == 0:
                 bad = True
-                if note[1] == 0:
-                    note[0], note[1], note[2], note[3] = p, 4, r, 0
+                first(note, p, 4, r, 0)
             if bad:
                 value = mix(mix(np.uint64(0xBAD), F.hash[i]), np.uint64(r) + (value << np.uint64(1)))
                 garbage = mix(garbage, value)
@@ -156,8 +174,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
             if r >= 0:
                 if cache_reg[s] == r and cache_val[s] != whole(V, r):
                     h = mix(h, cache_val[s])  # the operand collector still holds the old value
-                    if note[1] == 0:
-                        note[0], note[1], note[2], note[3] = p, 5, r, 0
+                    first(note, p, 5, r, 0)
                 if flags >> s & 1:
                     cache_reg[s] = r
                     cache_val[s] = whole(V, r)
@@ -175,11 +192,8 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                 if not meet:
                     meet = (F.stores[i] & (F.loads[j] | F.stores[j])) != 0 or (F.loads[i] & F.stores[j]) != 0
                     if meet and F.size[i] > 0 and F.size[j] > 0 and e_base[m] == base:
-                        apart_ = (
-                            F.offset[i] + F.size[i] <= F.offset[j] or F.offset[j] + F.size[j] <= F.offset[i]
-                        )
-                        if apart_:
-                            meet = False
+                        first_, last_ = (i, j) if F.offset[i] <= F.offset[j] else (j, i)
+                        meet = F.offset[first_] + F.size[first_] > F.offset[last_]
                 if meet:
                     held += e_hash[m]
             h = mix(mix(h, fence), held)
@@ -207,8 +221,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                         L.pending[row, v] |= left
                     elif left & ~L.pending[row, v]:
                         hazard += mix(np.uint64(13), np.uint64(v) + mix(np.uint64(row), np.uint64(left)))
-                        if note[1] == 0:
-                            note[0], note[1], note[2], note[3] = p, 6, row, v
+                        first(note, p, 6, row, v)
             if F.barrier[i]:
                 S.barrier[z] = t
             if F.depbar[i] >= 0:
@@ -227,27 +240,19 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
             for m in range(S.w_n[z, r]):
                 if S.w_rd[z, r, m] or (w_g[r, m] and w_g[r, m] == gh and w_s[r, m] != gs):
                     continue
-                apart = t - S.w_t[z, r, m]
+                apart, before = t - S.w_t[z, r, m], S.w_pc[z, r, m]
                 if mode == 1:
-                    if apart < L.waw[S.w_pc[z, r, m], pc]:
-                        L.waw[S.w_pc[z, r, m], pc] = apart
-                    if S.w_t[z, r, m] >= 0 and apart < L.near_waw[S.w_pc[z, r, m], pc]:
-                        L.near_waw[S.w_pc[z, r, m], pc] = apart
-                elif apart < F.waw[S.w_pc[z, r, m], pc]:
+                    closer(L.waw, L.near_waw, before, pc, apart, S.w_t[z, r, m])
+                elif apart < F.waw[before, pc]:
                     bad = True
-                    if note[1] == 0:
-                        note[0], note[1], note[2], note[3] = p, 7, S.w_pc[z, r, m], pc
+                    first(note, p, 7, before, pc)
             for m in range(S.q_n[z, r]):
-                apart = t - S.q_t[z, r, m]
+                apart, before = t - S.q_t[z, r, m], S.q_cc[z, r, m]
                 if mode == 1:
-                    if apart < L.war[S.q_cc[z, r, m], pc]:
-                        L.war[S.q_cc[z, r, m], pc] = apart
-                    if S.q_t[z, r, m] >= 0 and apart < L.near_war[S.q_cc[z, r, m], pc]:
-                        L.near_war[S.q_cc[z, r, m], pc] = apart
-                elif apart < F.war[S.q_cc[z, r, m], pc]:
+                    closer(L.war, L.near_war, before, pc, apart, S.q_t[z, r, m])
+                elif apart < F.war[before, pc]:
                     hazard += mix(np.uint64(14), value)
-                    if note[1] == 0:
-                        note[0], note[1], note[2], note[3] = p, 8, S.q_cc[z, r, m], pc
+                    first(note, p, 8, before, pc)
             for a in range(n_active):
                 v = active[a]
                 if scratch_g[v] and scratch_g[v] == gh and scratch_s[v] != gs:
@@ -258,28 +263,23 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                             L.queue_write[F.name[i], F.owner[v]] = 1
                         else:
                             L.counts[2] += 1
-                            if note[1] == 0:
-                                note[0], note[1], note[2], note[3] = p, 9, r, v
+                            first(note, p, 9, r, v)
                     elif not (late and L.queue_write[F.name[i], F.owner[v]]):
                         bad = True
-                        if note[1] == 0:
-                            note[0], note[1], note[2], note[3] = p, 9, r, v
+                        first(note, p, 9, r, v)
                 if S.read[z, v] != CLEAR and contains(F.operands, v, r):
                     if mode == 1:
                         if late:
                             L.queue_read[F.name[i], F.owner[v]] = 1
                         else:
                             L.counts[3] += 1
-                            if note[1] == 0:
-                                note[0], note[1], note[2], note[3] = p, 10, r, v
+                            first(note, p, 10, r, v)
                     elif not (late and L.queue_read[F.name[i], F.owner[v]]):
                         hazard += mix(np.uint64(15), mix(value, np.uint64(v)))
-                        if note[1] == 0:
-                            note[0], note[1], note[2], note[3] = p, 10, r, v
+                        first(note, p, 10, r, v)
             if (S.product[z, r] or S.source[z, r]) and F.products[i] == 0:
                 hazard += mix(np.uint64(16), value)
-                if note[1] == 0:
-                    note[0], note[1], note[2], note[3] = p, 4, r, 1
+                first(note, p, 4, r, 1)
             if bad:
                 value = mix(np.uint64(0xBAD2), value)
             if gh:
@@ -355,8 +355,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                         L.raised[s] = max(L.raised[s], S.raised[z, s])
                     elif S.raiser[z, s] == SEVERAL and S.raised[z, s] > max(MOST_RAISED, L.raised[s]):
                         hazard += mix(np.uint64(17), F.hash[i])
-                        if note[1] == 0:
-                            note[0], note[1], note[2], note[3] = p, 11, s, S.raised[z, s]
+                        first(note, p, 11, s, S.raised[z, s])
                     S.raised[z, s] = min(S.raised[z, s], 1000)
         u = F.number[i]
         if u >= 0:
@@ -387,21 +386,8 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
             scratch_s[u] = gs
         t += max(np.int32(1), stall)
     for r in range(registers):
-        kept = 0
-        for m in range(S.w_n[z, r]):
-            if t - S.w_t[z, r, m] <= HORIZON:
-                S.w_pc[z, r, kept] = S.w_pc[z, r, m]
-                S.w_rd[z, r, kept] = S.w_rd[z, r, m]
-                S.w_t[z, r, kept] = S.w_t[z, r, m] - t
-                kept += 1
-        S.w_n[z, r] = kept
-        kept = 0
-        for m in range(S.q_n[z, r]):
-            if t - S.q_t[z, r, m] <= HORIZON:
-                S.q_cc[z, r, kept] = S.q_cc[z, r, m]
-                S.q_t[z, r, kept] = S.q_t[z, r, m] - t
-                kept += 1
-        S.q_n[z, r] = kept
+        aged(S.w_n, S.w_pc, S.w_t, S.w_rd, z, r, t)
+        aged(S.q_n, S.q_cc, S.q_t, S.q_rd, z, r, t)
     for s in range(6):
         S.set_t[z, s] = max(np.int32(-1000), S.set_t[z, s] - t)
     S.barrier[z] = max(np.int32(-1000), S.barrier[z] - t)

@@ -55,7 +55,7 @@ class Op:
         guard: the guard's register or -1; `negated`; `never` for ``@!PT``.
         reads, writes: in the order of the text.
         targets: labels that the text names, as instruction numbers.
-        address: registers of the (first) address with their suffixes, constant offset, bytes; None without.
+        address: of the first one: registers, constant offset, bytes, number of the operand; None without.
         low, high: the encoding, `high` without control bits.
     """
 
@@ -71,7 +71,7 @@ class Op:
     operands: tuple[str, ...]
     low: int
     high: int
-    address: tuple[tuple[int, ...], int, int] | None = None
+    address: tuple[tuple[int, ...], int, int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -367,14 +367,16 @@ def _placed(
     return found
 
 
-def _address(mods: tuple[str, ...], operands: tuple[str, ...]) -> tuple[tuple[int, ...], int, int] | None:
-    """(registers, offset, bytes) of the first operand in brackets."""
-    for text in operands:
+def _address(
+    mods: tuple[str, ...], operands: tuple[str, ...]
+) -> tuple[tuple[int, ...], int, int, int] | None:
+    """(registers, offset, bytes, number) of the first operand in brackets."""
+    for number, text in enumerate(operands):
         if "[" not in text or text.startswith(("c[", "cx[", "gdesc[", "-c[")):
             continue
         offset = 0
         if found := re.search(r"(?:\+|\[)(-?)0x([0-9a-f]+)\]$", text):
             offset = int(found[2], 16) * (-1 if found[1] else 1)
         registers = tuple(FILES[m[1]] + int(m[2]) for m in _REGISTER.finditer(text))
-        return registers, offset, next((_BYTES[m] for m in mods if m in _BYTES), 4)
+        return registers, offset, next((_BYTES[m] for m in mods if m in _BYTES), 4), number
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 from numba import njit
@@ -15,102 +15,25 @@ PURE, CROSS, MEMORY, FENCE, CONTROL = 0, 1, 2, 3, 4
 DEPTH = 6
 HORIZON = 64
 CLEAR = 255
-
-
-class Facts(NamedTuple):
-    """What is fixed about a kernel's operations; see `model.Kernel`, which fills it."""
-
-    hash: np.ndarray
-    kind: np.ndarray
-    never: np.ndarray
-    guard: np.ndarray
-    negated: np.ndarray
-    read_at: np.ndarray
-    read_reg: np.ndarray
-    read_cc: np.ndarray
-    read_flag: np.ndarray
-    write_at: np.ndarray
-    write_reg: np.ndarray
-    write_pc: np.ndarray
-    loads: np.ndarray
-    stores: np.ndarray
-    ordered: np.ndarray
-    offset: np.ndarray
-    size: np.ndarray
-    shape: np.ndarray
-    cached: np.ndarray
-    variable: np.ndarray
-    number: np.ndarray
-    name: np.ndarray
-    least: np.ndarray
-    counted: np.ndarray
-    lone: np.ndarray
-    drains: np.ndarray
-    products: np.ndarray
-    depbar: np.ndarray
-    barrier: np.ndarray
-    row: np.ndarray
-    heeds: np.ndarray
-    owner: np.ndarray
-    has: np.ndarray
-    results: np.ndarray
-    operands: np.ndarray
-    by_result: np.ndarray
-    by_read: np.ndarray
-    raw: np.ndarray
-    waw: np.ndarray
-    war: np.ndarray
-    most_war: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    follow_at: np.ndarray
-    follow: np.ndarray
-
-
-class Learnt(NamedTuple):
-    """What the unmodified kernel shows: written in mode 1, read in mode 0."""
-
-    raw: np.ndarray
-    waw: np.ndarray
-    war: np.ndarray
-    queue_write: np.ndarray
-    queue_read: np.ndarray
-    pending: np.ndarray
-    raised: np.ndarray
-    counts: np.ndarray
-    near_raw: np.ndarray
-    near_waw: np.ndarray
-    near_war: np.ndarray
-
-
-class State(NamedTuple):
-    """What is in flight when a block begins; first axis: block. Times are before 0."""
-
-    w_n: np.ndarray
-    w_pc: np.ndarray
-    w_t: np.ndarray
-    w_rd: np.ndarray
-    q_n: np.ndarray
-    q_cc: np.ndarray
-    q_t: np.ndarray
-    q_rd: np.ndarray
-    written: np.ndarray
-    read: np.ndarray
-    set_t: np.ndarray
-    raised: np.ndarray
-    raiser: np.ndarray
-    product: np.ndarray
-    source: np.ndarray
-    barrier: np.ndarray
-    seen: np.ndarray
-
-
-class Values(NamedTuple):
-    """What registers hold: under a guard's value `g`, `t` where it is true and `f` where it is not."""
-
-    t: np.ndarray
-    f: np.ndarray
-    g: np.ndarray
+#: what is fixed about a kernel's operations; see `model.Kernel`, which fills it
+Facts = namedtuple(
+    "Facts",
+    "hash kind never guard negated read_at read_reg read_cc read_flag write_at write_reg write_pc "
+    "loads stores ordered offset size shape cached variable number name least counted lone drains "
+    "products depbar barrier row heeds owner has results operands by_result by_read raw waw war "
+    "most_war start end follow_at follow",
+)
+#: what the unmodified kernel shows: written in mode 1, read in mode 0
+Learnt = namedtuple(
+    "Learnt", "raw waw war queue_write queue_read pending raised counts near_raw near_waw near_war"
+)
+#: what is in flight when a block begins; first axis: block. Times are before 0
+State = namedtuple(
+    "State",
+    "w_n w_pc w_t w_rd q_n q_cc q_t q_rd written read set_t raised raiser product source barrier seen",
+)
+#: what registers hold: under a guard's value `g`, `t` where it is true and `f` where it is not
+Values = namedtuple("Values", "t f g")
 
 
 @njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
@@ -138,16 +61,9 @@ def copy_state(to, i, of, j):
         to.w_n[i, r], to.q_n[i, r] = of.w_n[j, r], of.q_n[j, r]
         to.product[i, r], to.source[i, r] = of.product[j, r], of.source[j, r]
         for k in range(DEPTH):
-            to.w_pc[i, r, k], to.w_t[i, r, k], to.w_rd[i, r, k] = (
-                of.w_pc[j, r, k],
-                of.w_t[j, r, k],
-                of.w_rd[j, r, k],
-            )
-            to.q_cc[i, r, k], to.q_t[i, r, k], to.q_rd[i, r, k] = (
-                of.q_cc[j, r, k],
-                of.q_t[j, r, k],
-                of.q_rd[j, r, k],
-            )
+            to.w_pc[i, r, k], to.w_t[i, r, k] = of.w_pc[j, r, k], of.w_t[j, r, k]
+            to.q_cc[i, r, k], to.q_t[i, r, k] = of.q_cc[j, r, k], of.q_t[j, r, k]
+            to.w_rd[i, r, k], to.q_rd[i, r, k] = of.w_rd[j, r, k], of.q_rd[j, r, k]
     for v in range(of.written.shape[1]):
         to.written[i, v], to.read[i, v] = of.written[j, v], of.read[j, v]
     for s in range(6):
@@ -185,6 +101,66 @@ def join_entries(n, key, t, rd, i, r, key2, t2, rd2):
     return True
 
 
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+def lower(to, i, of, j, write):
+    """Take the lower numbers of two rows, where 0 is none; True if that says anything new."""
+    new = False
+    for r in range(to.shape[1]):
+        a, b = to[i, r], of[j, r]
+        if b and (a == 0 or b < a):
+            new = True
+            if write:
+                to[i, r] = b
+    return new
+
+
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+def higher(to, i, of, j, write):
+    """Take the higher numbers."""
+    new = False
+    for r in range(to.shape[1]):
+        if of[j, r] > to[i, r]:
+            new = True
+            if write:
+                to[i, r] = of[j, r]
+    return new
+
+
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+def shared(to, i, of, j, write):
+    """Take the bits that both rows have."""
+    new = False
+    for v in range(to.shape[1]):
+        x = to[i, v] & of[j, v]
+        if x != to[i, v]:
+            new = True
+            if write:
+                to[i, v] = x
+    return new
+
+
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+def rest(to, i, of, j, write):
+    """Merge all but the lists of entries; True if that says anything new. Without `write` nothing changes."""
+    new = lower(to.product, i, of.product, j, write)
+    new |= lower(to.source, i, of.source, j, write)
+    new |= shared(to.written, i, of.written, j, write)
+    new |= shared(to.read, i, of.read, j, write)
+    new |= higher(to.set_t, i, of.set_t, j, write)
+    new |= higher(to.raised, i, of.raised, j, write)
+    for s in range(6):
+        who = either(to.raiser[i, s], of.raiser[j, s])
+        if who != to.raiser[i, s]:
+            new = True
+            if write:
+                to.raiser[i, s] = who
+    if of.barrier[j] > to.barrier[i]:
+        new = True
+        if write:
+            to.barrier[i] = of.barrier[j]
+    return new
+
+
 @njit(cache=True, no_cfunc_wrapper=True)
 def join(to, i, of, j):
     """Merge the state at one block's end (`of`, row j) into another's beginning; True if that changes it."""
@@ -202,38 +178,7 @@ def join(to, i, of, j):
             key, when = of.q_cc[j, r, k], of.q_t[j, r, k]
             if join_entries(to.q_n, to.q_cc, to.q_t, to.q_rd, i, r, key, when, np.uint8(1)):
                 changed = True
-        a, b = to.product[i, r], of.product[j, r]
-        if b and (a == 0 or b < a):
-            to.product[i, r] = b
-            changed = True
-        a, b = to.source[i, r], of.source[j, r]
-        if b and (a == 0 or b < a):
-            to.source[i, r] = b
-            changed = True
-    for v in range(to.written.shape[1]):
-        x = to.written[i, v] & of.written[j, v]
-        if x != to.written[i, v]:
-            to.written[i, v] = x
-            changed = True
-        x = to.read[i, v] & of.read[j, v]
-        if x != to.read[i, v]:
-            to.read[i, v] = x
-            changed = True
-    for s in range(6):
-        if of.set_t[j, s] > to.set_t[i, s]:
-            to.set_t[i, s] = of.set_t[j, s]
-            changed = True
-        if of.raised[j, s] > to.raised[i, s]:
-            to.raised[i, s] = of.raised[j, s]
-            changed = True
-        who = either(to.raiser[i, s], of.raiser[j, s])
-        if who != to.raiser[i, s]:
-            to.raiser[i, s] = who
-            changed = True
-    if of.barrier[j] > to.barrier[i]:
-        to.barrier[i] = of.barrier[j]
-        changed = True
-    return changed
+    return rest(to, i, of, j, True) or changed
 
 
 @njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
@@ -261,36 +206,26 @@ def held(v, live):
     return out
 
 
+@njit(cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+def covered(n, key, t, rd, i, r, key2, t2, rd2):
+    """Whether a register's list says of this entry at least as much."""
+    found = False
+    for k in range(n[i, r]):
+        if key[i, r, k] == key2:
+            found = t2 <= t[i, r, k] and rd2 >= rd[i, r, k]
+    return found
+
+
 @njit(cache=True, no_cfunc_wrapper=True)
 def adds(known, i, new, j):
     """Whether a state says anything that another does not (as `join` would find, changing nothing)."""
     for r in range(known.w_n.shape[1]):
-        for which in range(2):
-            for k in range(new.w_n[j, r] if which == 0 else new.q_n[j, r]):
-                covered = False
-                if which == 0:
-                    for m in range(known.w_n[i, r]):
-                        if known.w_pc[i, r, m] == new.w_pc[j, r, k]:
-                            covered = new.w_t[j, r, k] <= known.w_t[i, r, m] and (
-                                new.w_rd[j, r, k] >= known.w_rd[i, r, m]
-                            )
-                else:
-                    for m in range(known.q_n[i, r]):
-                        if known.q_cc[i, r, m] == new.q_cc[j, r, k]:
-                            covered = new.q_t[j, r, k] <= known.q_t[i, r, m]
-                if not covered:
-                    return True
-        for which in range(2):
-            a = known.product[i, r] if which == 0 else known.source[i, r]
-            b = new.product[j, r] if which == 0 else new.source[j, r]
-            if b and (a == 0 or b < a):
+        for k in range(new.w_n[j, r]):
+            key, when, seen = new.w_pc[j, r, k], new.w_t[j, r, k], new.w_rd[j, r, k]
+            if not covered(known.w_n, known.w_pc, known.w_t, known.w_rd, i, r, key, when, seen):
                 return True
-    for v in range(known.written.shape[1]):
-        if known.written[i, v] & ~new.written[j, v] or known.read[i, v] & ~new.read[j, v]:
-            return True
-    for s in range(6):
-        if new.set_t[j, s] > known.set_t[i, s] or new.raised[j, s] > known.raised[i, s]:
-            return True
-        if either(known.raiser[i, s], new.raiser[j, s]) != known.raiser[i, s]:
-            return True
-    return new.barrier[j] > known.barrier[i]
+        for k in range(new.q_n[j, r]):
+            key, when, seen = new.q_cc[j, r, k], new.q_t[j, r, k], new.q_rd[j, r, k]
+            if not covered(known.q_n, known.q_cc, known.q_t, known.q_rd, i, r, key, when, seen):
+                return True
+    return rest(known, i, new, j, False)

@@ -40,7 +40,7 @@ def test_a_variant_is_compared_on_what_both_have_done() -> None:
 
 def test_a_small_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    settings = strategies.Settings(tmp_path, "model", 8, 2, False, float("inf"), shared=True)
+    settings = strategies.Settings(tmp_path, "model", 8, 2, float("inf"), shared=True)
     names = ["cuasmrl", "walk_memory_moves"]
     monkeypatch.setattr(strategies, "STRATEGIES", dict(strategies.STRATEGIES))
     # a network of two rows: the preset's own has 27 million weights to factorise (tests/search/ppo makes one)

@@ -13,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import cheats
+from common import RESULTS
 from gallery import Exhibit, device, host, machine, source, subject
 
 from sassafras.core import Verdict
@@ -132,9 +133,9 @@ def test_summary_and_merging_and_the_page(tmp_path: Path) -> None:
 
 
 def test_the_published_page_is_the_published_results() -> None:
-    assert cheats.RESULT.is_file()
-    page = Path(cheats.ROOT, "docs", "reference", "cheats.md").read_text()
-    assert page == cheats.docs(cheats.RESULT)
-    summary = json.loads(cheats.RESULT.read_text())["summary"]
+    assert (RESULTS / "cheats.json").is_file()
+    page = cheats.PAGE.read_text()
+    assert page == cheats.docs(RESULTS / "cheats.json")
+    summary = json.loads((RESULTS / "cheats.json").read_text())["summary"]
     assert not summary["missed"]
     assert summary["honest"] >= 200

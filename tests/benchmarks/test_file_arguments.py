@@ -23,7 +23,6 @@ COMMANDS = [
     "timing_model.py --publish {}",
     "gemm_schedules.py ship {} --out {out}",
     "latencies.py publish {} --out {out}",
-    "latencies.py words {}",
     "choosers.py --dataset {} --out {out}",
     "validator.py {} --out {out}",
 ]
@@ -90,7 +89,7 @@ def test_a_missing_file_is_named(command: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     line = said(command, path, out)
-    assert any(word in line for word in ("error: ", "cannot be read", "no such folder")), line
+    assert any(word in line for word in ("error: ", "cannot be read")), line
     assert "{}" not in command or "result.json" in line, line
 
 
@@ -124,3 +123,20 @@ def test_a_result_file_is_read_and_lines_are_rows(tmp_path: Path) -> None:
             common.read_lines(lines)
     with pytest.raises(SystemExit, match="cannot be read"):
         common.read_result(tmp_path)
+
+
+def test_a_run_goes_on_behind_the_lines_of_another(tmp_path: Path) -> None:
+    """A line that a kill cut off is taken out; one that is damaged before the last is named."""
+    first = common.Lines(tmp_path / "made" / "rows.jsonl")
+    first.add({"a": 1}, {"a": 2})
+    with first.path.open("a") as file:
+        file.write('{"a"')
+    again = common.Lines(first.path)
+    again.add({"a": 3})
+    assert common.read_lines(first.path) == again.rows == [{"a": n} for n in (1, 2, 3)]
+    other = common.Lines(tmp_path / "other.jsonl", first.path)
+    assert other.rows == again.rows == common.read_lines(other.path)
+    assert not common.Lines(tmp_path / "none.jsonl").rows
+    first.path.write_text('{"a"\n{"a": 1}\n')
+    with pytest.raises(SystemExit, match="one a line"):
+        common.Lines(first.path)

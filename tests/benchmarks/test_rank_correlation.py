@@ -11,7 +11,7 @@ from tests.docs.pages import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from rank_correlation import distinguishable, kendall_tau
+from timing_model import distinguishable, kendall_tau
 
 
 def test_tau_of_known_rankings() -> None:

@@ -72,7 +72,7 @@ def test_a_small_comparison_on_the_timing_model_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two strategies; a finished search is not run again, a failed one is."""
-    settings = strategies.Settings(tmp_path, "model", 12, 2, True, float("inf"))
+    settings = strategies.Settings(tmp_path, "model", 12, 2, float("inf"))
     with pytest.raises(SystemExit, match="no searches"):
         strategies.publish(tmp_path, str(tmp_path))
     monkeypatch.setitem(strategies.STRATEGIES, "broken", ("anneal", {"no_such": 1}, {}))
@@ -86,7 +86,7 @@ def test_a_small_comparison_on_the_timing_model_goes_on(
     assert [e["strategy"] for e in found["summary"]["errors"]] == ["broken"]
     for one in found["rows"][:2]:
         assert one["evaluations"] == 12 and one["curve"] and one["final_speedup"] > 0.5
-    late = strategies.Settings(tmp_path, "model", 12, 2, True, 0.0)
+    late = strategies.Settings(tmp_path, "model", 12, 2, 0.0)
     assert strategies.play("topk_gating", 1, ["anneal"], late) == 0, "nothing begins behind the deadline"
 
 

@@ -56,5 +56,6 @@ def test_a_journal_keeps_the_last_row_of_a_search(tmp_path: Path) -> None:
 
 
 def test_a_search_that_was_stopped_is_known() -> None:
-    row = {"evaluations": 683, "search_seconds": 6.08, "seconds": 60.0}
-    assert schedule_suite.stopped(row) and not schedule_suite.stopped({**row, "search_seconds": 60.0})
+    row = {"kernel": "k", "shape": "1", "odd": False, "evaluations": 683, "reason": "interrupted"}
+    found = schedule_suite.summarise([row, {**row, "shape": "2", "reason": "budget"}])
+    assert found["stopped_rows"] == ["k/1"]

@@ -12,12 +12,13 @@ import pytest
 from sassafras.frontend._ptxas import assemble
 from sassafras.sass import Program
 from sassafras.sass import in_order_completion as scheduled
+from sassafras.sass.control import NO_BARRIER
 from sassafras.sass.tools import find
 from sassafras.validate import Validator, classes
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from planted.subject import READ, WAIT, WRITE, Subject, drop, put
+from planted.subject import READ, WAIT, WRITE, Subject, put
 
 #: PTX of an operation on %f0, %f1, %d0, %i0, %l0, and what it makes; the opcode that ptxas chooses
 OPERATIONS = {
@@ -86,7 +87,7 @@ def leaning(data: bytes, name: str, first: str, second: str) -> bytes | None:
     own, other = a.control.write_barrier, b.control.write_barrier
     high, order = list(s.high), s.identity()
     assert other is not None
-    high = drop(high, a.index, WRITE)
+    high[a.index] = put(high[a.index], WRITE, 3, NO_BARRIER)
     reader = next(i for i in s.code if i.index > max(a.index, b.index) and a.writes & i.reads)
     if a.index > b.index:
         return None
