@@ -1,4 +1,4 @@
-"""Layers of language models in plain torch, with random weights; loads torch."""
+"""Layers of language and vision models in plain torch, with random weights; loads torch."""
 
 from __future__ import annotations
 
@@ -13,31 +13,34 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Dims:
-    """A model's dimensions."""
+    """A model's dimensions; `vocabulary` 0: there is no such product. A vision model's attention sees all
+    tokens, its layers have biases, LayerNorm and GELU."""
 
     hidden: int
     heads: int
     kv_heads: int
     head: int
     feed_forward: int
-    vocabulary: int
+    vocabulary: int = 0
     qkv_bias: bool = False
+    vision: bool = False
 
     @property
     def layer_elements(self) -> int:
         """Of a layer's matrices."""
         attention = self.hidden * self.head * (2 * self.heads + 2 * self.kv_heads)
-        return attention + 3 * self.hidden * self.feed_forward
+        return attention + (2 if self.vision else 3) * self.hidden * self.feed_forward
 
 
 MODELS = {
     "llama-3.2-1b": Dims(2048, 32, 8, 64, 8192, 128256),
     "llama-3-8b": Dims(4096, 32, 8, 128, 14336, 128256),
     "qwen2.5-7b": Dims(3584, 28, 4, 128, 18944, 152064, qkv_bias=True),
+    "vit-l": Dims(1024, 16, 16, 64, 4096, qkv_bias=True, vision=True),
 }
 #: what the rehearsal runs in their place
-_SMALL = {"hidden": 64, "heads": 4, "kv_heads": 2, "head": 16, "feed_forward": 96, "vocabulary": 128}
-SMALL = {name: replace(dims, **_SMALL) for name, dims in MODELS.items()}
+_SMALL = {"hidden": 64, "heads": 4, "head": 16, "feed_forward": 96, "vocabulary": 128}
+SMALL = {name: replace(d, kv_heads=4 if d.vision else 2, **_SMALL) for name, d in MODELS.items()}
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -54,13 +57,14 @@ class Layer(nn.Module):
 
     def __init__(self, dims: Dims, batch: int, context: int) -> None:
         super().__init__()
+        norm = nn.LayerNorm if dims.vision else nn.RMSNorm
         self.dims, self.context = dims, context
-        self.first, self.second = nn.RMSNorm(dims.hidden, eps=1e-5), nn.RMSNorm(dims.hidden, eps=1e-5)
+        self.first, self.second = norm(dims.hidden, eps=1e-5), norm(dims.hidden, eps=1e-5)
         width = dims.heads * dims.head
         self.qkv = nn.Linear(dims.hidden, width + 2 * dims.kv_heads * dims.head, bias=dims.qkv_bias)
-        self.o = nn.Linear(width, dims.hidden, bias=False)
-        self.up = nn.Linear(dims.hidden, 2 * dims.feed_forward, bias=False)
-        self.down = nn.Linear(dims.feed_forward, dims.hidden, bias=False)
+        self.o = nn.Linear(width, dims.hidden, bias=dims.vision)
+        self.up = nn.Linear(dims.hidden, dims.feed_forward * (2 - dims.vision), bias=dims.vision)
+        self.down = nn.Linear(dims.feed_forward, dims.hidden, bias=dims.vision)
         if context:
             for name in ("keys", "values"):
                 self.register_buffer(name, torch.randn(batch, dims.kv_heads, context, dims.head))
@@ -69,13 +73,19 @@ class Layer(nn.Module):
         dims, (batch, tokens, _) = self.dims, x.shape
         qkv = self.qkv(self.first(x)).view(batch, tokens, -1, dims.head)
         q, k, v = qkv.split([dims.heads, dims.kv_heads, dims.kv_heads], dim=2)
-        q, k = turned(q, cos, sin), turned(k, cos, sin)
+        if not dims.vision:
+            q, k = turned(q, cos, sin), turned(k, cos, sin)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if self.context:
             k, v = self.keys.index_copy_(2, last, k), self.values.index_copy_(2, last, v)
-        y = self.attend(q, k, v, is_causal=not self.context, enable_gqa=dims.heads != dims.kv_heads)
+        y = self.attend(
+            q, k, v, is_causal=not (self.context or dims.vision), enable_gqa=dims.heads != dims.kv_heads
+        )
         x = x + self.o(y.transpose(1, 2).reshape(batch, tokens, -1))
-        gate, up = self.up(self.second(x)).chunk(2, dim=-1)
+        inner = self.up(self.second(x))
+        if dims.vision:
+            return x + self.down(functional.gelu(inner))
+        gate, up = inner.chunk(2, dim=-1)
         return x + self.down(functional.silu(gate) * up)
 
 
@@ -85,7 +95,7 @@ class Model(nn.Module):
     def __init__(self, dims: Dims, layers: int, batch: int, tokens: int, context: int, head: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(dims, batch, context) for _ in range(layers))
-        self.norm = nn.RMSNorm(dims.hidden, eps=1e-5)
+        self.norm = (nn.LayerNorm if dims.vision else nn.RMSNorm)(dims.hidden, eps=1e-5)
         self.head = nn.Linear(dims.hidden, dims.vocabulary, bias=False) if head else nn.Identity()
         first = max(0, context - tokens)
         angles = torch.outer(

@@ -1,15 +1,17 @@
 """Forward passes of models with and without Sassafras, each in one CUDA graph; writes model-forward.json.
 
     python benchmarks/model_forward.py [--models llama-3-8b ...] [--tokens 1 16 ...] [--dtypes fp16 bf16]
-        [--processes 5] [--limit-s 560] [--share 1/4] [--resume JOURNAL ...] [--dry-run]
+        [--processes 5] [--limit-s 560] [--max-autotune]
+        [--share 1/4] [--resume JOURNAL ...] [--dry-run]
 
 Random weights, four layers (more where four lie below four times the L2), plain torch (`decoder`). Up to 256
 tokens are as many sequences that decode one token after --context cached ones; more are the prefill of one
 sequence. Contestants of a row run interleaved in one process on the same weights: `eager`, `compile`
-(torch.compile), `sassafras_eager`, `sassafras_compile` (`with_sassafras` applied before), `null` (a second
-graph of `compile`), and the linear layers alone (`linears`, `sassafras_linears`). Outputs are compared with
-FP32 before and after the timing; a contestant whose RMS deviation exceeds 1.1 times eager torch's is wrong
-and has no speed-up.
+(torch.compile), `max_autotune` (by its option, 1 to 64 tokens), `sassafras_eager`, `sassafras_compile`
+(`with_sassafras` applied before), `null` (a second graph of `compile`), and the linear layers alone
+(`linears`, `sassafras_linears`). Outputs are compared with FP32 before and after the timing; a contestant
+whose RMS deviation exceeds 1.1 times eager torch's is wrong and has no speed-up. From --long tokens on,
+blocks of --sustained seconds are timed, too, and the lower speed-up counts.
 
 A row of a process is a line of model-forward.jsonl in --out; the same command goes on after it. Rows that
 matter most come first. Intervals are over processes where there are several, else over blocks of one.
@@ -27,7 +29,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,7 @@ from program_rows import Row, forward_rows, forward_summary
 
 #: rows in the order in which they are measured; prefill from the second on
 DECODE, PREFILL = (1, 16, 64, 4, 128, 256), (1024, 4096)
+AUTOTUNED = (1, 16, 64)
 #: an RMS deviation this many times eager torch's is wrong
 TOLERANCE = 1.1
 #: milliseconds of a block, rounds of blocks
@@ -45,14 +48,16 @@ BLOCK_MS, LEAST, MOST = 2.0, 9, 61
 
 def wanted(given: argparse.Namespace) -> list[Row]:
     """The rows that the options ask for, most important first."""
-    counts = [(t, False) for t in DECODE] + [(1, True)] + [(t, False) for t in PREFILL]
-    return [
-        Row(model, dtype, tokens, head)
-        for tokens, head in counts
-        if tokens in given.tokens
-        for model in given.models
-        for dtype in given.dtypes
-    ]
+    decoders = [model for model in given.models if not model.startswith("vit")]
+
+    def each(tokens: int, models: Iterable[str], head: bool = False) -> list[Row]:
+        autotune = given.max_autotune and tokens in AUTOTUNED and not head
+        return [Row(model, dtype, tokens, head, autotune) for model in models for dtype in given.dtypes]
+
+    found = [row for tokens in DECODE if tokens in given.tokens for row in each(tokens, decoders)]
+    found += each(1, decoders, head=True) if 1 in given.tokens else []
+    vision = each(1024, [m for m in given.models if m.startswith("vit")]) if 1024 in given.tokens else []
+    return found + [r for t in PREFILL if t in given.tokens for r in each(t, decoders)] + vision
 
 
 def with_sassafras(model: Any, tokens: int) -> Any:
@@ -108,7 +113,7 @@ class Bench:
         self.options = {"backend": "aot_eager"} if self.dry else {}
         #: the conditions under which rows belong together
         self.header = {"gpu": self.gpu, "torch": torch.__version__, "sassafras": code_digest("gemm")[:16]}
-        conditions = ("context", "dry_run")
+        conditions = ("context", "long", "sustained", "dry_run")
         self.header |= {key: getattr(given, key) for key in conditions}
 
     def measure(self, row: Row) -> dict[str, Any]:
@@ -129,7 +134,7 @@ class Bench:
         exact = copy.deepcopy(plain).float()(x.float())
         begun = time.monotonic()
         ours = with_sassafras(plain.shared(), tokens)
-        calls = self._calls(plain, ours, x)
+        calls = self._calls(row, plain, ours, x)
         widths = {name: plain.get_submodule(name).in_features for name in names}
         inputs = {k: torch.randn(*x.shape[:-1], k).to(x) for k in set(widths.values())}
         for name, model in (("linears", plain), ("sassafras_linears", ours)):
@@ -142,46 +147,61 @@ class Bench:
                 api.settle()
                 graphs[name] = Graph(call, self.dry)
             except Exception as error:  # one contestant must not cost the row
-                if not name.startswith("sassafras_"):
+                if not name.startswith(("max_", "sassafras_")):
                     raise
                 failed[name] = f"{type(error).__name__}: {error}"[:300]
         built = time.monotonic() - begun
         whole = [name for name in graphs if not name.endswith("linears")]
         deviations = {name: deviation(graphs[name].result(), exact) for name in whole}
-        times = self._times(graphs)
+        times, long = self._times(graphs, row.tokens)
         after = {name: deviation(graphs[name].result(), exact) for name in whole}
         limit = TOLERANCE * deviations["eager"][0]
         wrong = [name for name in whole if not max(deviations[name][0], after[name][0]) <= limit]
+        weights = sum(p.numel() for p in plain.parameters())
+        cached = sum(b.numel() for n, b in plain.named_buffers() if n.endswith(("keys", "values")))
         return {
             "shape": row.name,
             "row": row._asdict(),
             "layers": layers,
             "context": context,
             "us": {name: [round(float(v), 2) for v in times[:, i]] for i, name in enumerate(graphs)},
+            "sustained": long,
             "deviations": {name: [float(f"{v:.4g}") for v in pair] for name, pair in deviations.items()},
             "wrong": wrong,
             "failed": failed,
+            "bytes": 2 * (weights + cached) + 2 * (x.numel() + exact.numel()),
             "served": _served(ours, tokens),
             "graph_breaks": sum(torch._dynamo.utils.counters["graph_break"].values()),
             "build_s": round(built, 1),
         }
 
-    def _calls(self, plain: Any, ours: Any, x: Any) -> dict[str, Callable[[], Any]]:
+    def _calls(self, row: Row, plain: Any, ours: Any, x: Any) -> dict[str, Callable[[], Any]]:
         import torch
 
         compiled = torch.compile(plain, **self.options)
         found = {"eager": plain, "compile": compiled, "null": compiled}
         found |= {"sassafras_eager": ours, "sassafras_compile": torch.compile(ours, **self.options)}
+        if row.autotune:
+            # without graphs of its own: the whole forward is captured
+            mode = {} if self.dry else {"mode": "max-autotune-no-cudagraphs"}
+            found["max_autotune"] = torch.compile(plain, **self.options, **mode)
         return {name: lambda model=model: model(x) for name, model in found.items()}
 
-    def _times(self, graphs: dict[str, Graph]) -> np.ndarray:
-        """Microseconds a forward (rounds, graphs)."""
+    def _times(self, graphs: dict[str, Graph], tokens: int) -> tuple[np.ndarray, dict[str, list[float]]]:
+        """Microseconds a forward (rounds, graphs), and of long blocks by name."""
         entries = [(graph.call if self.dry else graph.graph, 1) for graph in graphs.values()]
         rough = np.median(self.clock.times(entries, 1 if self.dry else 3), axis=0)
         replays = [max(1, round(1e3 * BLOCK_MS / us)) for us in rough]
         spent = float(np.dot(rough, replays))
         rounds = 2 if self.dry else int(min(MOST, max(LEAST, 1e6 * self.given.seconds // spent)))
-        return self.clock.times(entries, rounds, replays)
+        times = self.clock.times(entries, rounds, replays)
+        names = [n for n in graphs if n != "null" and not n.endswith("linears")]
+        if tokens < self.given.long or not self.given.sustained:
+            return times, {}
+        places = [list(graphs).index(name) for name in names]
+        counts = [max(1, round(1e6 * self.given.sustained / rough[i])) for i in places]
+        long = self.clock.times([entries[i] for i in places], 3, counts, seed=1)
+        return times, {name: [round(float(v), 2) for v in long[:, i]] for i, name in enumerate(names)}
 
 
 def _one_by_one(pairs: Sequence[tuple[Any, Any]]) -> Callable[[], Any]:
@@ -289,11 +309,14 @@ def supervise(given: argparse.Namespace, until: float) -> None:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = command_line(__doc__)
-    models, every = ("llama-3.2-1b", "llama-3-8b", "qwen2.5-7b"), DECODE + PREFILL
+    models, every = ("llama-3.2-1b", "llama-3-8b", "qwen2.5-7b", "vit-l"), DECODE + PREFILL
     parser.add_argument("--models", nargs="+", choices=models, default=models)
     parser.add_argument("--tokens", nargs="+", type=int, choices=every, default=every)
     parser.add_argument("--context", type=int, default=512, help="cached tokens of each decoding sequence")
+    parser.add_argument("--max-autotune", action="store_true", help="a contestant at 1, 16 and 64 tokens")
     parser.add_argument("--seconds", type=float, default=2.0, help="GPU time of a row's blocks")
+    parser.add_argument("--long", type=int, default=1024, help="tokens from which --sustained matters")
+    parser.add_argument("--sustained", type=float, default=1.0, help="seconds of a long block; 0: none")
     parser.add_argument("--processes", type=int, default=1, help="fresh processes, one after the other")
     journal_options(parser, "fp16", "bf16")
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
@@ -325,7 +348,7 @@ def main() -> int:
     supervise(given, time.time() + given.limit_s)
     lines = read(given.path) if given.path.exists() else [{"header": {"gpu": "none"}}]
     header = lines[0]["header"]
-    last = {r["shape"]: r for r in lines[1:] if "shape" in r}
+    last = {r["shape"]: {**r, "gpu": header["gpu"]} for r in lines[1:] if "shape" in r}
     rows = forward_rows(records := list(last.values()))
     summary = forward_summary(rows, records) | {"modelled": given.dry_run, "conditions": header}
     path = write(given.name, rows, summary, environment(), out=given.out)

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from common import geomean
 
-BASES = ("eager", "compile")
+#: bytes a second of device memory, by what the device's name contains
+BANDWIDTH = {"H200": 4.8e12, "H100": 3.35e12}
+BASES = ("eager", "compile", "max_autotune")
 
 
 class Row(NamedTuple):
@@ -18,11 +20,23 @@ class Row(NamedTuple):
     dtype: str
     tokens: int
     vocabulary: bool = False
+    autotune: bool = False
 
     @property
     def name(self) -> str:
         """In the journal."""
-        return f"{self.model} {self.dtype} {self.tokens}" + " vocabulary" * self.vocabulary
+        more = " vocabulary" * self.vocabulary + " max-autotune" * self.autotune
+        return f"{self.model} {self.dtype} {self.tokens}{more}"
+
+
+def ratios(record: dict[str, Any], base: str, name: str) -> np.ndarray | None:
+    """Speed-ups of paired blocks, the lower ones of short and of long blocks; None where one has no times."""
+    if not {base, name} <= set(record["us"]):
+        return None
+    found = [
+        np.divide(t[base], t[name]) for t in (record["us"], record["sustained"]) if {base, name} <= set(t)
+    ]
+    return min(found, key=lambda values: float(np.median(values)))
 
 
 def interval(groups: Sequence[np.ndarray]) -> tuple[float, float, float]:
@@ -41,11 +55,17 @@ def _named(column: str, found: tuple[float, float, float]) -> dict[str, float]:
 
 def forward_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row a model, type, number of tokens and contestant."""
-    by_row: dict[Row, list[dict[str, Any]]] = {}
+    by_row: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for record in records:
         if "error" not in record:
-            by_row.setdefault(Row(**record["row"]), []).append(record)
-    return [row._asdict() | of for row, found in by_row.items() for of in _contestants(found)]
+            key = Row(**record["row"])[:4]
+            by_row.setdefault(key, []).append(record)
+    return [
+        row | contestant
+        for key, found in by_row.items()
+        for row in [dict(zip(Row._fields, key, strict=False))]
+        for contestant in _contestants(found)
+    ]
 
 
 def _contestants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -56,21 +76,26 @@ def _contestants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return round(float(np.median(medians)), 2) if medians else None
 
     def over(base: str, name: str) -> dict[str, float]:
-        groups = [np.divide(us[base], us[name]) for r in records if {base, name} <= set(us := r["us"])]
+        groups = [r for record in records if (r := ratios(record, base, name)) is not None]
         column = "null" if name == "null" else f"over_{base}"
         return _named(column, interval(groups)) if groups else {}
 
     rows = []
+    gpu = records[0]["gpu"]
+    bandwidth = next((b for name, b in BANDWIDTH.items() if name in gpu), None)
+    bound = 1e6 * records[0]["bytes"] / bandwidth if bandwidth else None
     for name in (*BASES, "sassafras_eager", "sassafras_compile"):
         if (whole := us(name)) is None:
             continue
         wrong = any(name in r["wrong"] for r in records)
         row: dict[str, Any] = {"contestant": name, "us": whole, "wrong": wrong}
-        if alone := us("linears" if name in BASES else "sassafras_linears"):
+        if name != "max_autotune" and (alone := us("linears" if name in BASES else "sassafras_linears")):
             row |= {"linears_us": alone, "without_linears_us": round(whole - alone, 2)}
         for base in BASES:
             row |= over(base, name) if base != name and not wrong else {}
         row |= over("compile", "null")
+        if bound and not wrong:
+            row |= {"bound_us": round(bound, 2), "share_of_bound": round(bound / whole, 4)}
         last = next(r for r in reversed(records) if name in r["us"])
         row |= dict(zip(("deviation_rms", "deviation_max"), last["deviations"][name], strict=True))
         row["deviation_over_eager"] = round(row["deviation_rms"] / last["deviations"]["eager"][0], 4)
@@ -89,7 +114,11 @@ def forward_summary(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, 
         those = [r for r in rows if r["contestant"] == who and r["tokens"] in tokens and not r["vocabulary"]]
         return geomean((r[column] for r in those if column in r and dtype in r["dtype"]), 4)
 
+    def worst(column: str) -> float | None:
+        return min((row[column] for row in ours if column in row), default=None)
+
     fewest, few, some, many = range(1, 5), range(1, 65), range(65, 257), range(257, 1 << 20)
+    first = [r for r in ours if (r["model"], r["tokens"], r["vocabulary"]) == ("llama-3-8b", 1, False)]
     return {
         "over_compile_fp16_1_4": mean("over_compile", fewest, "fp16"),
         "over_compile_bf16_1_4": mean("over_compile", fewest, "bf16"),
@@ -97,11 +126,12 @@ def forward_summary(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, 
         "over_compile_bf16_1_64": mean("over_compile", few, "bf16"),
         "over_compile_128_256": mean("over_compile", some),
         "over_compile_1024_up": mean("over_compile", many),
+        "over_max_autotune_1_64": mean("over_max_autotune", few),
         "over_eager_fp16_1_64": mean("over_eager", few, "fp16", "sassafras_eager"),
         "over_eager_bf16_1_64": mean("over_eager", few, "bf16", "sassafras_eager"),
-        "worst_low_over_compile": min(
-            (r["over_compile_low"] for r in ours if "over_compile_low" in r), default=None
-        ),
+        "worst_low_over_compile": worst("over_compile_low"),
+        "worst_low_over_max_autotune": worst("over_max_autotune_low"),
+        "share_of_bound_1": min((r["share_of_bound"] for r in first if "share_of_bound" in r), default=None),
         "null": mean("null", range(1 << 20)),
         "rows": len(ours),
         "processes": min((row["processes"] for row in ours), default=0),

@@ -52,12 +52,12 @@ def test_a_wrong_model_has_no_speedup_and_a_right_one_has(
     record = json.loads(journal.splitlines()[-1])
     assert record["wrong"] == ["sassafras_eager"] and not record["failed"] and record["layers"] == 2
     assert record["served"]["torch"] == 8, "four products in each of two layers"
-    rows = bench.forward_rows([record])
+    rows = bench.forward_rows([{**record, "gpu": "NVIDIA H200"}])
     by = {row["contestant"]: row for row in rows}
     assert set(by) == {"eager", "compile", "sassafras_eager", "sassafras_compile"}
     spoilt_row, right = by["sassafras_eager"], by["sassafras_compile"]
     assert spoilt_row["wrong"] and spoilt_row["deviation_over_eager"] > 1.1
-    assert not {"over_compile", "over_eager"} & set(spoilt_row)
+    assert not {"over_compile", "over_eager", "share_of_bound"} & set(spoilt_row)
     assert not right["wrong"] and right["over_compile_low"] <= right["over_compile"]
     assert right["linears_us"] + right["without_linears_us"] == pytest.approx(right["us"], abs=0.02)
     summary = bench.forward_summary(rows, [record])
@@ -70,11 +70,23 @@ def test_a_process_without_time_leaves_its_journal(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "model-forward-dry.json").read_text())["rows"] == []
 
 
+def test_the_lower_of_short_and_long_blocks_counts(bench: Any) -> None:
+    from program_rows import interval, ratios
+
+    us = {"compile": [10.0, 11.0, 10.0], "sassafras_compile": [8.0, 8.8, 8.0], "null": [10.0, 11.0, 10.0]}
+    record = {"us": us, "sustained": {"compile": [10.0], "sassafras_compile": [9.5]}}
+    short, long = (ratios(r, "compile", "sassafras_compile") for r in ({**record, "sustained": {}}, record))
+    assert interval([short])[0] == 1.25 and interval([long])[0] == round(10 / 9.5, 4)
+    assert ratios(record, "compile", "max_autotune") is None
+    value, low, high = interval([short, long])
+    assert low < value < high
+
+
 def test_rows_that_matter_most_come_first(
     bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["model_forward.py", "--out", str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["model_forward.py", "--max-autotune", "--out", str(tmp_path)])
     rows = bench.wanted(bench.arguments())
-    assert len(rows) == len(set(rows)) == 3 * 8 * 2 + 3 * 2
-    assert {r.tokens for r in rows[:18]} == {1, 16, 64} and not any(r.vocabulary for r in rows[:36])
-    assert all(r.vocabulary for r in rows[36:42]) and {r.tokens for r in rows[-6:]} == {4096}
+    assert len(rows) == len(set(rows)) == 3 * 8 * 2 + 3 * 2 + 2
+    assert {(r.tokens, r.autotune) for r in rows[:18]} == {(1, True), (16, True), (64, True)}
+    assert not any(r.autotune for r in rows[18:]) and [r.model for r in rows[-2:]] == ["vit-l", "vit-l"]
