@@ -7,6 +7,7 @@ pays for a longer stall with a faster run, with noise, and can be told to find a
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from dataclasses import dataclass, field, replace
@@ -177,7 +178,8 @@ def test_approved_candidates_that_fail_are_kept_with_their_code(tmp_path: Any) -
     result = optimize(Failing(), tmp_path, budget="60e")
     assert result.failed_after_validation > len(result.failures) == 8
     first = result.failures[0]
-    assert first.verdict == "crashed" and first.detail == "illegal address"
+    assert first.verdict == "crashed"
+    assert re.fullmatch(r"illegal address \([12] of 4 further runs failed\)", first.detail)
     assert first.original == result.baseline.cubin != first.cubin
     cubin, facts = result.save(tmp_path / "out")
     kept = cubin.with_name(f"{cubin.stem}-failed-{first.digest[:16]}.cubin")
@@ -185,7 +187,7 @@ def test_approved_candidates_that_fail_are_kept_with_their_code(tmp_path: Any) -
     assert kept.with_name(f"{kept.stem}-of.cubin").read_bytes() == first.original
     written = json.loads(facts.read_text())
     assert written["failures"][0] == {
-        "digest": first.digest, "verdict": "crashed", "detail": "illegal address"
+        "digest": first.digest, "verdict": "crashed", "detail": first.detail
     }  # fmt: skip
     assert type(result).from_json(written, result.baseline, result.cubin).failures == ()
 
