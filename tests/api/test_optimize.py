@@ -192,6 +192,23 @@ def test_approved_candidates_that_fail_are_kept_with_their_code(tmp_path: Any) -
     assert type(result).from_json(written, result.baseline, result.cubin).failures == ()
 
 
+def test_a_failure_that_hangs_when_it_is_run_again_is_not_waited_for_four_times(tmp_path: Any) -> None:
+    class Hanging(Bench):
+        """One candidate crashes, and hangs at each further run."""
+
+        def run(self, candidate: Candidate) -> Evaluation:
+            outcome = super().run(candidate)
+            if len(self.log) < 6 or candidate.digest != self.log[5]:
+                return outcome
+            first = self.log.count(candidate.digest) == 1
+            return Evaluation(candidate.digest, Verdict.CRASHED if first else Verdict.TIMED_OUT, detail="bad")
+
+    bench = Hanging()
+    result = optimize(bench, tmp_path, budget="30e")
+    (failure,) = result.failures
+    assert failure.detail == "bad (1 of 1 further runs failed)" and bench.log.count(failure.digest) == 2
+
+
 def test_a_leader_that_fails_a_second_look_is_out(tmp_path: Any) -> None:
     @dataclass
     class Flaky(Bench):

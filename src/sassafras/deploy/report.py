@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sassafras.core.errors import SassafrasError, os_errors
+
+from .index import Index
 from .records import Status, read_statuses
 from .settings import AUTOINSTALL, DENY, DISABLE, REVALIDATE, STATUS, WAIT, DeploySettings
 from .triton_load import unchecked
@@ -66,11 +69,6 @@ def overview(folder: Path | None = None, store: Path | None = None) -> Overview:
     Raises:
         SassafrasError: `folder` cannot be read.
     """
-    from sassafras.core import SassafrasError
-    from sassafras.core.errors import os_errors
-
-    from .index import Index
-
     settings = DeploySettings.read(store, status_dir=folder)
     index = Index.read(settings.store, settings.wait_s)
     tuned = Counter(gpu for gpus in index.gpus.values() for gpu in gpus)

@@ -97,13 +97,19 @@ class KernelEvaluator:
         if not approved or verdict not in FAILURES or len(self.failures) >= _KEPT:
             return detail
         if verdict in (Verdict.CRASHED, Verdict.WRONG_RESULT):
-            try:
-                failed = sum(self.device.run(candidate).verdict in FAILURES for _ in range(_AGAIN))
-                detail += f" ({failed} of {_AGAIN} further runs failed)"
-            except DeviceError as error:
-                detail += f" (it cannot be run again: {error})"
+            detail += f" ({self._again(candidate)})"
         self.failures.append(ApprovedFailure(candidate.digest, str(verdict), detail, cubin, original))
         return detail
+
+    def _again(self, candidate: Candidate) -> str:
+        """How often it fails when it is run again; a run that hangs is the last one, since it takes long."""
+        verdicts: list[Verdict | None] = []
+        try:
+            while len(verdicts) < _AGAIN and Verdict.TIMED_OUT not in verdicts:
+                verdicts.append(self.device.run(candidate).verdict)
+        except DeviceError as error:
+            return f"it cannot be run again: {error}"
+        return f"{sum(verdict in FAILURES for verdict in verdicts)} of {len(verdicts)} further runs failed"
 
     def closer(self, candidate: Candidate, level: int) -> Outcome | None:
         """A look at more draws on a device that draws; see `core.Redrawing.closer`.
