@@ -7,7 +7,6 @@ pays for a longer stall with a faster run, with noise, and can be told to find a
 from __future__ import annotations
 
 import json
-import re
 import signal
 import time
 from dataclasses import dataclass, field, replace
@@ -178,8 +177,7 @@ def test_approved_candidates_that_fail_are_kept_with_their_code(tmp_path: Any) -
     result = optimize(Failing(), tmp_path, budget="60e")
     assert result.failed_after_validation > len(result.failures) == 8
     first = result.failures[0]
-    assert first.verdict == "crashed"
-    assert re.fullmatch(r"illegal address \([12] of 4 further runs failed\)", first.detail)
+    assert first.verdict == "crashed" and first.detail == "illegal address"
     assert first.original == result.baseline.cubin != first.cubin
     cubin, facts = result.save(tmp_path / "out")
     kept = cubin.with_name(f"{cubin.stem}-failed-{first.digest[:16]}.cubin")
@@ -187,26 +185,9 @@ def test_approved_candidates_that_fail_are_kept_with_their_code(tmp_path: Any) -
     assert kept.with_name(f"{kept.stem}-of.cubin").read_bytes() == first.original
     written = json.loads(facts.read_text())
     assert written["failures"][0] == {
-        "digest": first.digest, "verdict": "crashed", "detail": first.detail
+        "digest": first.digest, "verdict": "crashed", "detail": "illegal address"
     }  # fmt: skip
     assert type(result).from_json(written, result.baseline, result.cubin).failures == ()
-
-
-def test_a_failure_that_hangs_when_it_is_run_again_is_not_waited_for_four_times(tmp_path: Any) -> None:
-    class Hanging(Bench):
-        """One candidate crashes, and hangs at each further run."""
-
-        def run(self, candidate: Candidate) -> Evaluation:
-            outcome = super().run(candidate)
-            if len(self.log) < 6 or candidate.digest != self.log[5]:
-                return outcome
-            first = self.log.count(candidate.digest) == 1
-            return Evaluation(candidate.digest, Verdict.CRASHED if first else Verdict.TIMED_OUT, detail="bad")
-
-    bench = Hanging()
-    result = optimize(bench, tmp_path, budget="30e")
-    (failure,) = result.failures
-    assert failure.detail == "bad (1 of 1 further runs failed)" and bench.log.count(failure.digest) == 2
 
 
 def test_a_leader_that_fails_a_second_look_is_out(tmp_path: Any) -> None:

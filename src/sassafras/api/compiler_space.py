@@ -130,9 +130,9 @@ class CompilerJudge(PtxJudge):
         """Approved schedules that failed."""
         return [failure for judge in self._judges.values() for failure in judge.failures]
 
-    def note(self, candidate: Candidate, outcome: Outcome) -> str:
-        """See `KernelEvaluator.note`: of an approved schedule."""
-        return self._judges[candidate.recipe["parent"]].note(candidate, outcome)
+    def note(self, candidate: Candidate, outcome: Outcome) -> None:
+        """Keep the code of an approved schedule that failed."""
+        self._judges[candidate.recipe["parent"]].note(candidate, outcome)
 
     def evaluate(self, candidate: Candidate) -> Outcome:
         """Judge one candidate. Never raises for its fault. Raises DeviceError."""

@@ -6,17 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from sassafras.core import (
-    Candidate,
-    Device,
-    DeviceError,
-    Evaluation,
-    Kernel,
-    Modelled,
-    Outcome,
-    Redrawing,
-    Verdict,
-)
+from sassafras.core import Candidate, Device, Evaluation, Kernel, Modelled, Outcome, Redrawing, Verdict
 from sassafras.evaluate.gpu.protocol import launch_key
 
 if TYPE_CHECKING:
@@ -27,8 +17,8 @@ if TYPE_CHECKING:
 ValidatorLike = Callable[[bytes, bytes], "Report"]
 #: verdicts that no approved candidate may have
 FAILURES = (Verdict.WRONG_RESULT, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.CHEATED)
-#: failures of one kernel's schedules whose code is kept, and how often each is run again
-_KEPT, _AGAIN = 8, 4
+#: failures of one kernel's schedules whose code is kept
+_KEPT = 8
 
 
 class ApprovedFailure(NamedTuple):
@@ -83,33 +73,13 @@ class KernelEvaluator:
             self.note(candidate, outcome)
         return self.settle(candidate, outcome)
 
-    def note(self, candidate: Candidate, outcome: Outcome) -> str:
-        """Keep the code of a candidate that failed although the validator had approved it.
-
-        One that crashed or was wrong is run a few times more: what never repeats itself may be the GPU's, or
-        another process's on it.
-
-        Returns:
-            The outcome's detail, with what became of these runs.
-        """
+    def note(self, candidate: Candidate, outcome: Outcome) -> None:
+        """Keep the code of a candidate that failed although the validator had approved it."""
         cubin, original, verdict = candidate.kernel.cubin, self.baseline.cubin, outcome.verdict
-        approved, detail = self.validator is not None and cubin != original, outcome.detail
-        if not approved or verdict not in FAILURES or len(self.failures) >= _KEPT:
-            return detail
-        if verdict in (Verdict.CRASHED, Verdict.WRONG_RESULT):
-            detail += f" ({self._again(candidate)})"
-        self.failures.append(ApprovedFailure(candidate.digest, str(verdict), detail, cubin, original))
-        return detail
-
-    def _again(self, candidate: Candidate) -> str:
-        """How often it fails when it is run again; a run that hangs is the last one, since it takes long."""
-        verdicts: list[Verdict | None] = []
-        try:
-            while len(verdicts) < _AGAIN and Verdict.TIMED_OUT not in verdicts:
-                verdicts.append(self.device.run(candidate).verdict)
-        except DeviceError as error:
-            return f"it cannot be run again: {error}"
-        return f"{sum(verdict in FAILURES for verdict in verdicts)} of {len(verdicts)} further runs failed"
+        approved = self.validator is not None and cubin != original
+        if approved and verdict in FAILURES and len(self.failures) < _KEPT:
+            failure = ApprovedFailure(candidate.digest, str(verdict), outcome.detail, cubin, original)
+            self.failures.append(failure)
 
     def closer(self, candidate: Candidate, level: int) -> Outcome | None:
         """A look at more draws on a device that draws; see `core.Redrawing.closer`.

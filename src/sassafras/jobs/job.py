@@ -330,9 +330,9 @@ class Job:
         """Count, name and keep a candidate that the validator approved and the search found correct."""
         assert outcome.verdict is not None
         self.failed_later[outcome.verdict.value] += 1
-        note = getattr(self.evaluator, "note", None)
-        detail = outcome.detail if note is None else note(candidate, outcome)
-        notes.append(f"{outcome.digest[:16]}, approved, was later {outcome.verdict.value}: {detail}")
+        if (note := getattr(self.evaluator, "note", None)) is not None:
+            note(candidate, outcome)
+        notes.append(f"{outcome.digest[:16]}, approved, was later {outcome.verdict.value}: {outcome.detail}")
 
     def _result(
         self,
