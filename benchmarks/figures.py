@@ -139,6 +139,7 @@ ROWS: dict[str, Callable[[Row], list[Row]]] = {
     "spaces of candidates": candidates,
     "repositories": repositories,
     "strategies": strategies,
+    "evaluators": lambda data: named(data["summary"]["evaluators"]),
     "bands": lambda data: named({**data["summary"]["bands"], "all": data["summary"]}),
     "forwards": forwards,
     "selectors": selectors,
