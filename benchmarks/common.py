@@ -60,9 +60,10 @@ def searched(result: Any) -> dict[str, Any]:
     }
 
 
-def without_folders(command: str) -> str:
-    """A command without --cache and --out: where files lay on one machine is nobody else's business."""
-    return re.sub(r" --(cache|out)[= ]\S+", "", command)
+def without_folders(text: str) -> str:
+    """A command or message without --cache and --out, and with the names alone of absolute paths."""
+    text = re.sub(r" --(cache|out)[= ]\S+", "", text)
+    return re.sub(r"(?<=[ =\"'])(?:/[\w.+-]+)+/(?=[\w.+-])", "", text)
 
 
 def without_gpu(*packages: str) -> dict[str, Any]:

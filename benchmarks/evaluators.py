@@ -35,7 +35,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from common import Lines, command_line, commit, gpu_count, write
+from common import Lines, command_line, commit, gpu_count, without_folders, write
 from harnesses import Case, Said, cases
 from harnesses.theirs import HARNESSES, SOURCES
 from harnesses.worker import FAILED, Make, Worker
@@ -166,7 +166,7 @@ def _row(evaluator: str, case: Case, said: Said, seconds: float) -> Row:
         "title": case.title,
         "accepted": said.accepted,
         "speedup": said.speedup and round(said.speedup, 3),
-        "said": said.text,
+        "said": without_folders(said.text),
         "ok": None if failed else is_right(case.kind, said),
         "seconds": round(seconds, 1),
     }
