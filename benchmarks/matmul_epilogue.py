@@ -88,7 +88,7 @@ PAIRS = tuple(
         ((16384, 2048), ("bf16",)),  # Llama-3.2-1B
     )
     for dtype in dtypes
-    for m in (4096, 2048, 1024, 512, 256, 128)
+    for m in (256, 128, 192, 384, 512, 1024, 2048, 4096)
 )
 #: what the rehearsal runs
 SMALL = (

@@ -73,6 +73,9 @@ PAIRS = [
     PairInstance("tn", 64, 64, 2, True, 3, cluster_m=2, dtype="bf16", epilogue=True),
     PairInstance("tn", 128, 128, 2, True, 2, cluster_m=1, cluster_n=2, epilogue=True),
     PairInstance("tn", 128, 256, 2, False, 2, cluster_m=2, dtype="bf16", epilogue=True, stagger=1),
+    PairInstance("tn", 192, 144, 3, False, 2, epilogue=True),
+    PairInstance("tn", 64, 128, 1, False, 2, cluster_m=2, cluster_n=2, epilogue=True),
+    PairInstance("tn", 64, 224, 2, True, 2, cluster_m=2, dtype="bf16", epilogue=True),
 ]
 #: rows that are normalised first
 NORMED = [

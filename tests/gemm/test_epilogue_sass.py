@@ -20,7 +20,7 @@ from .together import accepted, together
 SAMPLE = (
     "lean_nn_m1n2s4e", "staged_tn_64x64_w2x2s4a1e", "cs_tn_swapped_64x32_s8q1e",
     "ws_tn_128x256_co2s4b2c2x1el3p", "ws_tn_bf16_128x128_pp2s6b2c2x1ep",
-    "ws_tn_bf16_128x128_pp2s6b2c2x1e", "ws_tn_bf16_128x128_co2s6b2c2x1el4f",
+    "ws_tn_192x144_co3s4b2c1x1ep", "ws_tn_bf16_128x128_pp2s6b2c2x1e", "ws_tn_bf16_128x128_co2s6b2c2x1el4f",
     "st_tn_w4s2k256e", "st_tn_bf16_w8s1k256e",
 )  # fmt: skip
 

@@ -44,7 +44,7 @@ class PairInstance(PersistentInstance):
         """Why it cannot be compiled or run at all; None when it can."""
         if self.layout != "tn" or self.swap_ab or not self.epilogue:
             return "a pair's weights are n x k, and their sums meet in an epilogue"
-        if self.columns % (8 * self.cluster_m) or self.columns % 16:
+        if self.columns % (8 * self.cluster_m) or (self.columns < 64 and self.columns % 16):
             return f"{self.columns} columns of C for {self.cluster_m} CTAs"
         return super().why_illegal()
 
@@ -96,12 +96,26 @@ class PairConfig(PersistentConfig):
         return shape.nbytes - shape.m * shape.n
 
 
-#: the product's for large tiles (`persistent`): 128 rows have the first, or the last
+#: the product's for large tiles (`persistent`): 128 rows have the first, or the last; then those of which
+#: the multiprocessors have whole waves for up to 512 rows of weights that models have
 _TILES: persistent._Tiles = (
     (128, 256, 2, False, {"stagger": 3}),
     (128, 256, 2, False, {"stagger": 3, "cluster_m": 2}),
     (128, 128, 2, True, {"cluster_m": 2}),
     (128, 128, 2, True, {}),
+    (128, 224, 2, False, {"stagger": 3}),
+    (128, 192, 2, True, {}),
+    (128, 160, 2, True, {"cluster_n": 2}),
+    (192, 144, 3, False, {}),
+    (192, 128, 3, False, {}),
+    (192, 96, 3, False, {"cluster_n": 2}),
+    (64, 224, 2, True, {"cluster_m": 2}),
+    (64, 192, 2, True, {"cluster_m": 2}),
+    (64, 128, 1, False, {"cluster_m": 2, "cluster_n": 2}),
+)
+#: (rows, columns) of those that have not run on a GPU: no call gets one by itself
+UNTRIED = frozenset(
+    {(128, 224), (128, 192), (128, 160), (192, 144), (192, 128), (192, 96), (64, 224), (64, 192), (64, 128)}
 )
 
 

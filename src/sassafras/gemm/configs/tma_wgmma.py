@@ -12,7 +12,7 @@ TILE_K = 64
 #: name -> (A is contiguous along m, B is contiguous along n); the first letter is B's, as in cuBLAS
 LAYOUTS = {"tn": (False, False), "nn": (False, True), "tt": (True, False), "nt": (True, True)}
 #: widths of WGMMA for which `kernels/ptx_hopper.cuh` has an instruction
-WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 152, 160, 168, 176, 192, 256)
+WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 152, 160, 168, 176, 192, 224, 256)
 
 
 def majors(layout: str, swap_ab: bool) -> tuple[bool, bool]:

@@ -129,7 +129,7 @@ struct Persistent {
     static constexpr int WIDTH = SWAPPED && !TOGETHER ? BN : COLUMNS >= 64 ? 64 : STAGED_COLUMNS<COLUMNS>;
     using Out = Staging<WIDTH, SWAPPED, BF16, TOGETHER ? 4 : 1>;
     static constexpr int WRITERS = TOGETHER ? 1 : 4; // of a multiplier, with buffers of their own
-    static_assert((COLUMNS % WIDTH == 0 || !EPILOGUE) && STAGE % 1024 == 0 && Out::SIZE % (8 * Out::BYTES) == 0, "swizzles start afresh");
+    static_assert((COLUMNS % WIDTH == 0 || !EPILOGUE || PAIR) && STAGE % 1024 == 0 && Out::SIZE % (8 * Out::BYTES) == 0, "swizzles start afresh");
     // from a 1024-byte boundary on: stages, store buffers, barriers of stages, of turns
     static constexpr int OUT_AT = STAGES * STAGE, BARRIERS_AT = OUT_AT + CONSUMERS * WRITERS * BUFFERS * Out::SIZE;
     static constexpr int TURNS_AT = BARRIERS_AT + 16 * STAGES, BYTES = TURNS_AT + 8 * CONSUMERS;
@@ -278,8 +278,10 @@ struct Persistent {
     static __device__ __forceinline__ void store(const Problem &p, float (&d)[REGISTERS], u32 buffers, int &next, int row,
                                                  int column, int batch, int lane, int warp, int named_barrier) {
         if constexpr (FROM < COLUMNS) {
-            if constexpr (PAIR) {
+            if constexpr (PAIR && COLUMNS % WIDTH == 0) {
                 finish_pair<FROM, WIDTH, BF16>(p.out, column, d, lane);
+            } else if constexpr (PAIR) { // some are stored twice: all are finished first
+                if constexpr (FROM == 0) finish_pair<0, COLUMNS, BF16>(p.out, column, d, lane);
             } else if constexpr (EPILOGUE) {
                 Epilogue out = p.out;
                 out.addend += batch * out.batch_addend;
