@@ -35,7 +35,9 @@ CASES = (
     Case(activation="swiglu", gap=8, policy=RANDOM, repeats=2),
     Case(activation="swiglu", bias=True, policy=LATE),
     Case(activation="swiglu", beta=1.0, apart=True, gap=16, policy=EAGER),
-    Case(activation="swiglu", alpha=0.5, bias=True, policy=RANDOM),
+    Case(activation="swiglu", alpha=0.5, bias=True, early=True, policy=RANDOM),
+    Case(activation="swiglu", beta=1.0, apart=True, early=True, policy=EAGER, repeats=2),
+    Case(activation="swiglu", early=True, policy=LATE),
 )
 #: tails in m, n and k; several tiles a CTA; a weight with fewer rows than a tile
 SHAPES = ("40x48x200", "300x272x264", "136x800x72", "1x16x8")
@@ -60,7 +62,9 @@ def test_every_path_is_right(
 
 
 @needs_compiler
-@pytest.mark.parametrize(("fault", "case"), [("gate", 0), ("bias", 1), ("batch", 2)])
+@pytest.mark.parametrize(
+    ("fault", "case"), [("gate", 0), ("bias", 1), ("batch", 2), ("weights", 0), ("again", 3)]
+)
 def test_a_fault_is_noticed(
     shared: Path, tmp_path: Path, fault: str, case: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

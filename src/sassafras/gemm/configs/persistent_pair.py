@@ -28,7 +28,7 @@ _FEW, _NARROW = 1024, 1.04
 class PairInstance(PersistentInstance):
     """A `PersistentInstance` with an epilogue, whose tile is half as wide on C; its name ends in ``p``."""
 
-    PARAMETERS: ClassVar[Parameters] = (*PARAMETERS, ("map_up", "tensormap"))
+    PARAMETERS: ClassVar[Parameters] = (*PARAMETERS, ("map_up", "tensormap"), ("early", "i32"))
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ class PairConfig(PersistentConfig):
     def _scalars(self, shape: Shape) -> dict[str, int]:
         i, (rows_a, rows_b) = self.instance, self._boxes(shape)
         arriving = tma_wgmma.stage_bytes(rows_a * i.cluster_n, 2 * rows_b * i.cluster_m)
-        return {**PersistentConfig._scalars(self, shape), "stage_bytes": arriving}
+        return {**PersistentConfig._scalars(self, shape), "stage_bytes": arriving, "early": 0}
 
     def estimate_us(self, shape: Shape) -> float:
         """Modelled time in microseconds."""
