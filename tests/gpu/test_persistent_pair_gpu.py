@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from sassafras.gemm.configs import split_k_early  # noqa: E402
 from sassafras.gemm.configs.base import Mode  # noqa: E402
 from sassafras.gemm.configs.persistent_pair import EPILOGUE_INSTANCES, PairConfig, PairInstance  # noqa: E402
 from sassafras.gemm.matmul import api  # noqa: E402
@@ -138,9 +139,12 @@ def test_overlapping_launches_wait_for_what_they_read(engine: Any, instance: Pai
 
 
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
-def test_weights_behind_rows_that_start_early_are_read_whole(engine: Any, graph: bool) -> None:
+def test_weights_behind_rows_that_start_early_are_read_whole(
+    engine: Any, graph: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """10,000 rounds: weights are written, a product follows, then a norm that lets the next launch start at
     once, then a pair that reads its weights early. Bitwise as when everything is at rest."""
+    monkeypatch.setattr(split_k_early, "MOST", 256)
     rows, n, k, count, dtype = 192, 1024, 1024, 5, torch.float16
     norm, x = torch.ops.sassafras.rms_norm, drawn(rows, 1, k, dtype, 1)[0]
     weights = [drawn(1, 2 * n, k, dtype, seed)[1] * k**-0.5 for seed in range(count)]
