@@ -72,7 +72,7 @@ def summarise(rows: Sequence[Row]) -> Row:
         "geomean_now": geomean((row["now"] for row in good), 4),
         "agree": sum(abs(row["difference"]) <= AGREES for row in good),
         "largest_difference": max((abs(row["difference"]) for row in good), default=None),
-        "failed_rows": [row["kernel"] for row in rows if "error" in row],
+        "failed_rows": [f"{row['kernel']}: {row['error']}" for row in rows if "error" in row],
     }
 
 
@@ -110,7 +110,8 @@ def main() -> None:
         print(summarise(rows))
     else:
         environment = next(filter(None, environments), {})
-        print(write("compiler-space-again", rows, summarise(rows), environment, out=options.out))
+        good = [row for row in rows if "now" in row]
+        print(write("compiler-space-again", good, summarise(rows), environment, out=options.out))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ FILE_LINES = 450
 #: lines of Python in gemm/
 GEMM_LINES = 15_346
 #: lines of benchmarks: scripts, kernels, quotes
-BENCHMARK_LINES = 23_242
+BENCHMARK_LINES = 23_243
 #: bytes of the wheel, without its archive's own
 WHEEL_BYTES = 3_500_000
 

@@ -50,6 +50,11 @@ def test_days_agree_within_half_a_percent() -> None:
 
     rows = [row("a", 1.1, 1.102), row("b", 1.0, 0.99), {"kernel": "c", "then": 1.2, "error": "crashed"}]
     made = remeasure.summarise(rows)
-    assert (made["kernels"], made["agree"], made["same_file"], made["failed_rows"]) == (2, 1, 1, ["c"])
+    assert (made["kernels"], made["agree"], made["same_file"], made["failed_rows"]) == (
+        2,
+        1,
+        1,
+        ["c: crashed"],
+    )
     assert made["largest_difference"] == pytest.approx(0.01)
     assert made["geomean_then"] == pytest.approx(1.1**0.5, abs=1e-4)
