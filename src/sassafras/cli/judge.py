@@ -58,9 +58,15 @@ def command(
 
     target = None if out is None else new_file(out)
     with Judge(
-        problem, workloads, case=case, device=device, tolerance=tolerance, rounds=rounds, call_s=call_seconds,
+        problem,
+        workloads,
+        case=case,
+        device=device,
+        tolerance=tolerance,
+        rounds=rounds,
+        call_s=call_seconds,
         store=store,
-    ) as judge:  # fmt: skip
+    ) as judge:
         read = [read_solution(judge.problem, path) for path in solutions]  # all, before the first is judged
         found = []
         for solution in read:

@@ -54,8 +54,12 @@ def _extracted(path: Path) -> list[tuple[str, bytes]]:
         try:
             run = subprocess.run(
                 [str(tool.path), "-xelf", "all", str(path.resolve())],
-                cwd=folder, capture_output=True, text=True, timeout=_EXTRACT_S, check=False,
-            )  # fmt: skip
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=_EXTRACT_S,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             raise SassafrasError(f"cuobjdump took over {_EXTRACT_S:.0f} s", where=str(path)) from None
         cubins = [(file.name, file.read_bytes()) for file in sorted(Path(folder).glob("*.cubin"))]

@@ -308,9 +308,17 @@ class _Turn:
             verdict = "modelled" if outcome.verdict is None else outcome.verdict.value
             measured = self._measured(outcome)
             variant = ArchivedSource(
-                outcome.digest, plan.parent, text, score, verdict, outcome.detail[:2000], origin, note,
-                measured=measured, reward=self.strategy.reward(score, text, measured),
-            )  # fmt: skip
+                outcome.digest,
+                plan.parent,
+                text,
+                score,
+                verdict,
+                outcome.detail[:2000],
+                origin,
+                note,
+                measured=measured,
+                reward=self.strategy.reward(score, text, measured),
+            )
         self._keep(plan, variant, answer)
 
     def _keep(self, plan: Plan, variant: ArchivedSource, answer: str) -> None:

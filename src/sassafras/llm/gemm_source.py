@@ -132,12 +132,14 @@ class GemmSourceSpace(SourceSpace):
         assert isinstance(workspace, Buffer)
         assert isinstance(counters, Buffer)
         rules = CONTRACT.replace("@WORKSPACE@", str(workspace.nbytes))
-        return "\n\n".join([
-            f"Write a CUDA C++ kernel for an NVIDIA Hopper GPU (sm_90a, 132 SMs) that computes C = A * B for "
-            f"M = {m}, N = {n}, K = {k}: a is FP16 row-major {m} x {k}, b is FP16 {rows}, c is FP16 "
-            f"row-major {m} x {n}. It need not serve any other shape. The reference is the faster of a "
-            "tuned warp-specialised kernel of ours and cuBLASLt's best algorithm.",
-            rules.replace("@COUNTERS@", str(counters.nbytes // 4)),
-            self.bound(),
-            *([] if self.whole else [self._holes(), "The source:\n" + fenced(self.text, self.language)]),
-        ])  # fmt: skip
+        return "\n\n".join(
+            [
+                f"Write a CUDA C++ kernel for an NVIDIA Hopper GPU (sm_90a, 132 SMs) that computes C = A * B "
+                f"for M = {m}, N = {n}, K = {k}: a is FP16 row-major {m} x {k}, b is FP16 {rows}, c is FP16 "
+                f"row-major {m} x {n}. It need not serve any other shape. The reference is the faster of a "
+                "tuned warp-specialised kernel of ours and cuBLASLt's best algorithm.",
+                rules.replace("@COUNTERS@", str(counters.nbytes // 4)),
+                self.bound(),
+                *([] if self.whole else [self._holes(), "The source:\n" + fenced(self.text, self.language)]),
+            ]
+        )

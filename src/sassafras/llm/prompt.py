@@ -111,9 +111,16 @@ def _variant(number: int, variant: ArchivedSource, group: Callable[[ArchivedSour
 def measurements(variants: Sequence[tuple[str, Mapping[str, Any] | None]]) -> str:
     """ncu's metrics of the variants that a prompt shows, as a table; in words where there are none."""
     names = [
-        "duration_ns", "dram_read_bytes", "dram_write_bytes", "dram_percent", "l2_hit_percent",
-        "tensor_percent", "occupancy_percent", "registers", "shared_bytes",
-    ]  # fmt: skip
+        "duration_ns",
+        "dram_read_bytes",
+        "dram_write_bytes",
+        "dram_percent",
+        "l2_hit_percent",
+        "tensor_percent",
+        "occupancy_percent",
+        "registers",
+        "shared_bytes",
+    ]
     rows, missing = [], []
     for label, found in variants:
         if not found or "unavailable" in found:

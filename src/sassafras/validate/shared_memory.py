@@ -342,9 +342,13 @@ class Walk:
         state.own()
         w, r = state.written[:, words], state.read[:, words]
         self._report(
-            "copy", n, words, state, (w[3] > state.done) & (w[3] <= state.closed),
+            "copy",
+            n,
+            words,
+            state,
+            (w[3] > state.done) & (w[3] <= state.closed),
             "is written over before the wait for its group",
-        )  # fmt: skip
+        )
         busy = w[4] > state.products_done
         self._report(
             "wgmma", n, words, state, busy, "", "overwrites an operand of a product that may be at work"

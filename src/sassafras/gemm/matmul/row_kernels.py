@@ -41,9 +41,23 @@ PUBLISHED = {
 
 @triton.jit
 def product_kernel(
-    a_ptr, b_ptr, c_ptr, m, n, k, am, ak, bk, bn, cm,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, K: tl.constexpr, BAND: tl.constexpr, PROGRAMS: tl.constexpr,
-):  # fmt: skip
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    m,
+    n,
+    k,
+    am,
+    ak,
+    bk,
+    bn,
+    cm,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    K: tl.constexpr,
+    BAND: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+):
     across = tl.cdiv(n, COLUMNS)
     down = tl.cdiv(m, ROWS)
     for tile in range(tl.program_id(0), down * across, PROGRAMS):
@@ -131,10 +145,23 @@ def product(a: Any, b: Any, tiling: Tiling | None = None, out: Any = None) -> An
     programs = _multiprocessors(a.device.index or 0)
     with torch.cuda.device(a.device):
         product_kernel[(min(programs, tiles),)](
-            a, b, c, m, n, k, *a.stride(), *b.stride(), n,
-            ROWS=t.rows, COLUMNS=t.columns, K=t.k, BAND=t.band, PROGRAMS=programs,
-            num_warps=t.warps, num_stages=t.stages,
-        )  # fmt: skip
+            a,
+            b,
+            c,
+            m,
+            n,
+            k,
+            *a.stride(),
+            *b.stride(),
+            n,
+            ROWS=t.rows,
+            COLUMNS=t.columns,
+            K=t.k,
+            BAND=t.band,
+            PROGRAMS=programs,
+            num_warps=t.warps,
+            num_stages=t.stages,
+        )
     return c
 
 
@@ -166,7 +193,13 @@ def rms_norm(x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
     y, factors = torch.empty_like(rows), torch.empty(len(rows), dtype=torch.float32, device=x.device)
     with torch.cuda.device(x.device):
         rms_norm_kernel[(len(rows),)](
-            rows, rows if weight is None else weight.contiguous(), y, factors, rows.shape[1], eps,
-            WEIGHT=weight is not None, BLOCK=_BLOCK,
-        )  # fmt: skip
+            rows,
+            rows if weight is None else weight.contiguous(),
+            y,
+            factors,
+            rows.shape[1],
+            eps,
+            WEIGHT=weight is not None,
+            BLOCK=_BLOCK,
+        )
     return y.view(x.shape), factors.view(*x.shape[:-1], 1)
