@@ -53,8 +53,7 @@ MARGIN = 4
 
 def batches() -> list[list[order.Probe]]:
     """The probes, by kernel."""
-    found: list[list[order.Probe]] = []
-    size = ROOM
+    found, size = list[list[order.Probe]](), ROOM
     sizes: dict[order.Probe, int] = {}
     for probe in order.probes():
         # the pressure stands in a loop three times, and else only distances differ
@@ -85,8 +84,7 @@ def words(job: tuple[list[order.Probe], int]) -> np.ndarray:
     chosen, size = job
     if not _book:
         _book.append(Book())
-    code = np.empty((size, 2), dtype=np.uint64)
-    code[:] = _book[0].assemble("NOP", frame.Line("NOP", stall=1).control)
+    code = np.full((size, 2), _book[0].assemble("NOP", frame.Line("NOP", stall=1).control), dtype=np.uint64)
     made = order.assemble(chosen, _book[0])
     code[: len(made)] = np.array(made, dtype=np.uint64)
     return code

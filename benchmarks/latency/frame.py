@@ -35,8 +35,7 @@ from .words import Book
 IDLE = 3
 #: longest distance that can be tested
 LONGEST = 15 * IDLE
-#: counters of a probe: bad, bad but not the stale result, counted trials (lanes), shortest clock, warps'
-#: trials
+#: of a probe: bad, bad but not the stale result, counted trials (lanes), shortest clock, warps' trials
 COUNTERS = ("bad", "odd", "counted", "shortest", "warps")
 COUNTER_BYTES = 32
 #: where in them stands the most that the clock may say of a trial that counts
@@ -91,6 +90,10 @@ class Line:
         return Control(self.stall, False, 0 if writes else None, 1 if reads else None, self.wait, 0)
 
 
+#: an instruction that waits 15 cycles: one object for all uses, whose control code is found once
+alone = lru_cache(maxsize=1 << 14)(Line)
+
+
 @dataclass(frozen=True)
 class Probe:
     """A pair of instructions.
@@ -140,7 +143,7 @@ class Code:
     def add(self, *texts: str) -> None:
         """Instructions that each wait 15 cycles; what is late is waited for at once."""
         for text in texts:
-            self.lines.append(line := Line(text))
+            self.lines.append(line := alone(text))
             if line.control.write_barrier is not None or line.control.read_barrier is not None:
                 self.lines.append(Line(WAITER, wait=3))
 
@@ -151,8 +154,7 @@ class Code:
 
     def idle(self, count: int = 4, wait: int = 0) -> None:
         """15 cycles each."""
-        self.lines.extend([Line(WAITER, wait=wait)] if wait else [Line("NOP")])
-        self.lines.extend([Line("NOP")] * (count - 1))
+        self.lines += [Line(WAITER, wait=wait) if wait else Line("NOP"), *[Line("NOP")] * (count - 1)]
 
     def words(self, book: Book) -> list[tuple[int, int]]:
         """Their encodings."""

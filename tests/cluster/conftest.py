@@ -74,6 +74,7 @@ def nodes(shared: Path) -> Iterator[Nodes]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", without_torch(shared))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # with Ray's 15 they starve beside the other tests
         try:
             made = Nodes()
         except Exception as error:  # a sandbox may forbid what Ray's servers need

@@ -21,16 +21,18 @@ from sassafras.store import Store
 from .conftest import Nodes
 
 TARGET = str(Path(__file__).parents[2] / "examples" / "softmax.py")
-EVALUATIONS = 48
+EVALUATIONS = 24
 
 
-def optimize(nodes: Nodes, store: Path, **more: object) -> sassafras.Result:
+def optimize(nodes: Nodes, store: Path, pause: float = 0.0, **more: object) -> sassafras.Result:
+    """A search that waits `pause` seconds ahead of each evaluation: what disturbs it comes in the middle."""
+
     class Paced(Anneal):
-        """Slow, so that the node dies in the middle; a local class, which travels to nodes by value."""
+        """A local class travels to nodes by value."""
 
         def search(self, space, evaluate, session) -> None:  # type: ignore[no-untyped-def]
             def slowly(state):  # type: ignore[no-untyped-def]
-                time.sleep(0.15)
+                time.sleep(pause)
                 return evaluate(state)
 
             Anneal.search(self, space, slowly, session)
@@ -106,7 +108,7 @@ def test_an_interrupted_search_resumes(
             raise KeyboardInterrupt
 
     store = tmp_path / "store.sqlite"
-    first = optimize(nodes, store, progress=interrupt)
+    first = optimize(nodes, store, 0.2, progress=interrupt)
     assert first.reason == "interrupted" and EVALUATIONS // 4 <= first.evaluations < EVALUATIONS
     again = optimize(nodes, store)
     assert again.replayed == first.evaluations and again.evaluations == EVALUATIONS
@@ -129,7 +131,7 @@ def test_a_killed_node_costs_nothing(
             nodes.kill()
 
     result, store = calm
-    stormy = optimize(nodes, tmp_path / "stormy.sqlite", progress=watch, stage=said.append)
+    stormy = optimize(nodes, tmp_path / "stormy.sqlite", 0.25, progress=watch, stage=said.append)
     assert killed
     assert any("lost its worker" in line for line in said)
     assert stormy.kernel.digest == result.kernel.digest

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
@@ -97,6 +98,7 @@ class Cubin:
     regcount_slots: dict[str, int]
 
     @classmethod
+    @lru_cache(maxsize=8)  # each candidate is read by several steps, one after another
     def parse(cls, data: bytes) -> Cubin:
         """Read a cubin.
 
@@ -108,8 +110,6 @@ class Cubin:
             elf = ELFFile(io.BytesIO(data))
             sections = tuple(_section(data, i, s) for i, s in enumerate(elf.iter_sections()))
             symbols = _symbol_names(elf)
-        except CubinError:
-            raise
         except _PARSE_ERRORS as error:
             raise CubinError(f"malformed ELF: {error or type(error).__name__}", where="cubin") from error
         sm, accelerated = _architecture(data)
