@@ -68,6 +68,11 @@ def test_a_definition_is_a_workload_with_a_case_for_each_of_its_lines(definition
     assert definition.workload.tolerance.atol < 1e-3
 
 
+@pytest.mark.parametrize("given", [("7_chain.py",), ("definition.json", "workloads.jsonl")])
+def test_a_tolerance_of_zero_is_one(here: Path, given: tuple[str, ...]) -> None:
+    assert load(*(here / name for name in given), tolerance=0.0).workload.tolerance.rtol == 0
+
+
 def test_every_type_is_drawn(tmp_path: Path) -> None:
     kinds = ["float16", "bfloat16", "float8_e4m3fn", "int64", "int8", "bool"]
     described = {

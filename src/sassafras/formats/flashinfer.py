@@ -85,7 +85,7 @@ def problem(
         function,
         lambda: function,
         outputs=list(outputs),
-        tolerance=lambda dtype: tolerance or _TOLERANCE,
+        tolerance=lambda dtype: _TOLERANCE if tolerance is None else tolerance,
         device=device,
         where=where,
         meta={"format": "flashinfer-bench", "op_type": typed(definition, "op_type", str, where)},

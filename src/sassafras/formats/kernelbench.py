@@ -19,7 +19,7 @@ from sassafras.evaluate.host import HostSource
 from .problem import Problem, digest_of, execute, located, workload_of
 
 _NAMES = ("Model", "get_inputs", "get_init_inputs")
-_ENTRY = "ModelNew"
+_ENTRY, _NARROW = "ModelNew", ("fp16", "bf16")
 
 
 def problem(text: str, where: str, name: str, *, device: str, tolerance: float | None) -> Problem:
@@ -74,7 +74,7 @@ def problem(text: str, where: str, name: str, *, device: str, tolerance: float |
             model,
             lambda: made().double(),
             outputs=None,
-            tolerance=lambda dtype: tolerance or (1e-2 if dtype in ("fp16", "bf16") else 1e-4),
+            tolerance=lambda dtype: (1e-2 if dtype in _NARROW else 1e-4) if tolerance is None else tolerance,
             device=device,
             where=where,
             meta={"format": "kernelbench", "weights_seed": seed},
