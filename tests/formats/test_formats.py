@@ -158,6 +158,9 @@ def _changed(**fields: Any) -> dict[str, Any]:
         (DEFINITION, [{"axes": {}, **U}], "axis 'rows' has no value"),
         (DEFINITION, [{"axes": {"rows": 4}, **U}], "'scale' is of type 'random'"),
         (DEFINITION, [{"axes": {"rows": "4"}, **U}], "'rows' must be of type int"),
+        (_changed(inputs={"x": {"shape": [["rows"]], "dtype": "int8"}}), None, r"axis \['rows'\] is not"),
+        (_changed(reference="def run(): '\ud800'"), None, r"d\.json: it holds '\\ud800', which is no ch"),
+        (DEFINITION, [problems.workload(4, "u"), problems.workload(8, "u")], r"w\.jsonl:2: another workl"),
     ],
 )  # fmt: skip
 def test_a_definition_that_cannot_be_judged_is_refused(

@@ -236,7 +236,9 @@ def _workloads(lines: tuple[str, str], name: str) -> dict[str, _Object]:
         row = _object(line, where) if line.strip() else {"definition": ""}
         if row.get("definition", name) == name and "solution" not in row:
             row = typed(row, "workload", dict, where, row)
-            found.setdefault(typed(row, "uuid", str, where), row)
+            uuid = typed(row, "uuid", str, where)
+            if found.setdefault(uuid, row) != row:
+                raise WorkloadError(f"another workload has the uuid {uuid!r}, too", where=where)
     if not found:
         raise WorkloadError(f"it holds no workload of {name!r}", where=file)
     return found
