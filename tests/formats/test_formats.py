@@ -192,6 +192,7 @@ def test_a_definition_that_cannot_be_judged_is_refused(
         ({**problems.solution(""), "sources": [{"path": "/main.py", "content": ""}]}, "relative, once each"),
         ({**problems.solution(""), "sources": [{"path": "main.py"}]}, "'content' is missing"),
         ({**problems.solution(""), "sources": ["main.py"]}, "must be of type dict"),
+        ({**problems.solution(""), "sources": [{"path": 3, "content": ""}]}, "'path' must be of type str"),
     ],
 )
 def test_a_solution_that_is_none_is_refused(

@@ -120,7 +120,7 @@ def _solution(text: str, where: str, definition: str) -> HostSource:
         raise WorkloadError(f"unknown language {language!r}", where=where, hint=hint)
     files: dict[str, str] = {}
     for source in typed(fields, "sources", list, where):
-        place = PurePosixPath(typed({"source": source}, "source", dict, where).get("path", ""))
+        place = PurePosixPath(typed(typed({"source": source}, "source", dict, where), "path", str, where))
         if place.is_absolute() or ".." in place.parts or str(place) in files or not place.suffix:
             raise WorkloadError(f"a source's path is {str(place)!r}", where=where, hint="relative, once each")
         files[str(place)] = typed(source, "content", str, where)
@@ -206,6 +206,10 @@ def _object(text: str, where: str) -> dict[str, Any]:
         found = json.loads(
             text, object_hook=lambda fields: {k: v for k, v in fields.items() if v is not None}
         )
+        json.dumps(found, ensure_ascii=False).encode()  # an escaped half of a surrogate pair is no text
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise WorkloadError(f"it holds {half!r}, which is no character", where=where) from error
     except (ValueError, RecursionError) as error:
         raise WorkloadError(reason(error), where=where, hint="is it truncated?") from error
     return typed({"file": found}, "file", dict, where)  # type: ignore[no-any-return]
@@ -221,7 +225,7 @@ def _tensors(definition: _Object, kind: str, axes: _Object, where: str) -> dict[
         if dtype not in DTYPES:
             hint = f"one of {', '.join(DTYPES)}"
             raise WorkloadError(f"dtype {dtype!r} is not judged", where=at, hint=hint)
-        if unknown := [axis for axis in shape if axis not in axes]:
+        if unknown := [axis for axis in shape if not isinstance(axis, str) or axis not in axes]:
             raise WorkloadError(f"axis {unknown[0]!r} is not defined", where=at)
         found[name] = (shape, dtype)
     return found
