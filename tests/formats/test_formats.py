@@ -73,6 +73,11 @@ def test_a_tolerance_of_zero_is_one(here: Path, given: tuple[str, ...]) -> None:
     assert load(*(here / name for name in given), tolerance=0.0).workload.tolerance.rtol == 0
 
 
+def test_only_a_line_feed_ends_a_workload(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "w.jsonl").write_text(json.dumps(problems.workload(4, "a\u2028b"), ensure_ascii=False))
+    assert list(load(here / "definition.json", tmp_path / "w.jsonl").draws) == ["a\u2028b"]
+
+
 def test_every_type_is_drawn(tmp_path: Path) -> None:
     kinds = ["float16", "bfloat16", "float8_e4m3fn", "int64", "int8", "bool"]
     described = {

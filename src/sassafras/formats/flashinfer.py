@@ -235,7 +235,7 @@ def _workloads(lines: tuple[str, str], name: str) -> dict[str, _Object]:
     """The workloads of a Definition by uuid."""
     text, file = lines
     found: dict[str, _Object] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         where = f"{file}:{number}"
         row = _object(line, where) if line.strip() else {"definition": ""}
         if row.get("definition", name) == name and "solution" not in row:
