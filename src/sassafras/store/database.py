@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sassafras.core import Kernel, StoreError
-from sassafras.core.errors import file_limit
+from sassafras.core.errors import file_limit, reason
 
 from .rows import KEY_COLUMNS, dumps, kernel_columns
 from .schema import connect, default_path, whole
@@ -86,6 +86,22 @@ class Database:
             raise StoreError(f"the store refused a row: {error}", where=self._where) from error
         except sqlite3.Error as error:
             raise StoreError(f"the store failed: {error}{file_limit()}", where=self._where) from error
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What rows hold is read in here.
+
+        Raises:
+            StoreError: it is damaged, or a later version's.
+        """
+        try:
+            yield
+        except StoreError as error:
+            error.where = error.where or self._where
+            raise
+        except (ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
+            what = f"the store is damaged, or a later Sassafras wrote to it: {reason(error)}"
+            raise StoreError(what, where=self._where, hint="name another with --store") from error
 
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[sqlite3.Connection]:

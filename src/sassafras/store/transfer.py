@@ -165,7 +165,7 @@ def export_store(store: Store, path: Path, *, runs: bool = True) -> int:
 
 
 def _lines(store: Store, runs: bool) -> Iterator[dict[str, Any]]:
-    with store.transaction(write=False) as db:
+    with store.transaction(write=False) as db, store.reading():
         yield {"format": FORMAT, "version": VERSION}
         for digest, size, data in db.execute("SELECT digest, size, data FROM cubins ORDER BY digest"):
             inflate(data, size, digest, str(store.path))
