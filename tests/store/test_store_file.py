@@ -145,6 +145,17 @@ def test_readonly_store(tmp_path: Path) -> None:
             store.put_cubin(b"other")
 
 
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_place_that_cannot_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readonly: bool
+) -> None:
+    with pytest.raises(StoreError, match="File name too long"):
+        Store.open(tmp_path / ("a" * 300), readonly=readonly)
+    monkeypatch.setenv("SASSAFRAS_STORE", "~no-such-user/store.sqlite")
+    with pytest.raises(StoreError, match="no home directory"):
+        Store.open(readonly=readonly)
+
+
 def test_readers_of_a_store_that_is_being_created(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     path.write_bytes(b"")

@@ -141,11 +141,19 @@ def schema() -> str:
 
 
 def default_path() -> Path:
-    """``$SASSAFRAS_STORE``, or ``sassafras/store.sqlite`` in the user's data directory (XDG)."""
-    if named := os.environ.get("SASSAFRAS_STORE"):
-        return Path(named).expanduser()
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "sassafras" / "store.sqlite"
+    """``$SASSAFRAS_STORE``, or ``sassafras/store.sqlite`` in the user's data directory (XDG).
+
+    Raises:
+        StoreError: the user has no home directory.
+    """
+    named, base = os.environ.get("SASSAFRAS_STORE"), os.environ.get("XDG_DATA_HOME")
+    try:
+        if named:
+            return Path(named).expanduser()
+        return (Path(base) if base else Path.home() / ".local" / "share") / "sassafras" / "store.sqlite"
+    except RuntimeError as error:  # a container's user may have none
+        what = "there is no home directory to keep the store in"
+        raise StoreError(what, where=named, hint="set HOME, or name a file with SASSAFRAS_STORE") from error
 
 
 def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
@@ -156,12 +164,11 @@ def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
             or cannot be opened. The file is left exactly as it was.
     """
     where = str(path)
-    if readonly and not path.exists():
-        raise StoreError("there is no store here", where=where, hint="run `sassafras optimize` first")
     if not readonly:
         with os_errors("cannot create the store's folder", where, StoreError):
             path.parent.mkdir(parents=True, exist_ok=True)
-    _refuse_foreign(path)
+    if not _refuse_foreign(path) and readonly:
+        raise StoreError("there is no store here", where=where, hint="run `sassafras optimize` first")
     try:
         if readonly:
             return _connect_readonly(path)
@@ -198,21 +205,26 @@ def _foreign(where: str, application: int) -> StoreError:
     return StoreError(what, where=where, hint=_LEFT)
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Read the header without SQLite, which would roll back a foreign file's journal on opening it."""
+def _refuse_foreign(path: Path) -> bool:
+    """Read the header without SQLite, which would roll back a foreign file's journal on opening it.
+
+    Returns:
+        Whether there is a file.
+    """
     try:
         with path.open("rb") as file:
             header = file.read(100)
-    except FileNotFoundError:
-        return
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError as error:
         raise StoreError(f"cannot read the store: {error.strerror}", where=str(path)) from error
     if not header:
-        return  # an empty file: created, or about to be filled, by another process of ours
+        return True  # an empty file: created, or about to be filled, by another process of ours
     if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
         raise StoreError("this file is not a Sassafras store", where=str(path), hint=_LEFT)
     if (found := int.from_bytes(header[68:72], "big")) not in (APPLICATION_ID, 0):
         raise _foreign(str(path), found)
+    return True
 
 
 def _connect_readonly(path: Path) -> sqlite3.Connection:
