@@ -214,6 +214,8 @@ def test_kill_switch_deny_and_allow(driver: Driver, store: Path, monkeypatch: py
     monkeypatch.setenv("SASSAFRAS_DENY", "other, scale")
     deploy.install(store)
     assert loaded() == original and deploy.status().deny == ("other", "scale")
+    deploy.allow("scale")
+    assert loaded() == tuned and deploy.refresh().deny == ("other",) and loaded() == tuned
 
 
 def test_only_decorated_kernels_without_install(

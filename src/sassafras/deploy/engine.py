@@ -374,6 +374,8 @@ def allow(*names: str) -> None:
     with ENGINE.lock:
         ENGINE.denied = tuple(name for name in ENGINE.denied if name not in names)
 
+        left = tuple(name for name in ENGINE.settings.deny if name not in names)
+        ENGINE.settings = replace(ENGINE.settings, deny=left)
 
 def tuned(kernel: F) -> F:
     """Decorator above ``@triton.jit`` (or ``@triton.autotune``): only kernels marked so are substituted.
