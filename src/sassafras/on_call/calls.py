@@ -123,7 +123,9 @@ class Calls:
         try:
             if trial.call is not None:
                 trial.call.ms = float(timings[0] if isinstance(timings, list | tuple) else timings)
-                self._trials.setdefault(id(trial.call.fn), []).append(trial.call)
+                number, key = id(trial.call.fn), trial.call.key
+                before = [one for one in self._trials.get(number, []) if one.key == key]  # of this autotuning
+                self._trials[number] = [*before, trial.call]
         except Exception as error:
             self._say(trial.call, "refused", _text(error))
 
