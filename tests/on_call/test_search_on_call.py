@@ -135,6 +135,46 @@ def test_nothing_is_exchanged_or_searched_while_a_graph_is_captured(
     assert len(driver.loads) == 2 and driver.launches[-1] == 1002
 
 
+@pytest.mark.parametrize("how", ["denied", "disabled", "installed otherwise"])
+def test_what_was_found_is_not_exchanged_where_it_was_forbidden_since(
+    driver: Driver, calls: Any, folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    sassafras.install(store, tune=BUDGET)
+    launch(stock.scale)
+    assert wait("scale").state == "done"
+    if how == "denied":
+        deploy.deny("scale")
+    elif how == "disabled":
+        monkeypatch.setenv("SASSAFRAS_DISABLE", "1")
+    else:
+        deploy.uninstall()
+        sassafras.install(store.with_name("other.sqlite"), tune=BUDGET)
+        monkeypatch.setenv("SASSAFRAS_TUNE", "off")
+    for _ in range(3):
+        launch(stock.scale)
+    assert len(driver.loads) == 1 and set(driver.launches) == {1001}
+
+
+def test_what_waits_ends_with_the_deployment(driver: Driver, calls: Any, folder: Path, store: Path) -> None:
+    (folder / "busy").touch()
+    sassafras.install(store, tune=BUDGET)
+    launch(stock.scale)
+    launch(stock.shift)
+    wait("scale", "waiting")
+    deploy.uninstall()
+    assert [(s.state, s.detail) for s in deploy.status().searches] == [("refused", "stopped")] * 2
+
+
+def test_trials_of_one_autotuning_are_kept_at_a_time(
+    driver: Driver, calls: Any, folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SASSAFRAS_TUNE", "off")
+    sassafras.install(store, tune=BUDGET)
+    for n in range(1000, 6000, 1000):  # each is tuned apart; all choose a kernel that was launched before
+        launch(stock.tuned_by_triton, n)
+    assert sum(map(len, calls._trials.values())) <= 2  # there are two configurations
+
+
 def test_off_by_the_environment(
     driver: Driver, calls: Any, folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

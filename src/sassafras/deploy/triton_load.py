@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .check import LaunchFacts
+from .settings import disabled
 
 if TYPE_CHECKING:
     from .engine import Deployment, LookedUp
@@ -174,6 +175,8 @@ def exchange(engine: Deployment, compiled: Any, found: LookedUp) -> None:
 
     digest, device, decision = found
     assert decision.tuned is not None
+    if disabled() or engine.is_denied(compiled.name, engine.settings):  # since it was found
+        return
     with alone(compiled), relaxed_capture():
         module, function, *_ = driver.active.utils.load_binary(
             compiled.name, decision.tuned, compiled.metadata.shared, device

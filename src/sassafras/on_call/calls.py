@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,11 @@ class Calls:
             thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(5.0)
-        self.settled.clear()
+        with suppress(queue.Empty):
+            while True:
+                self._say(self._queue.get_nowait().calls[0], "refused", "stopped")
+        for left in (self.settled, self._ready, self._trials):  # `start` may be told of other settings
+            left.clear()
 
     # -- on the program's thread ----------------------------------------------------------------------------
 
