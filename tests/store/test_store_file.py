@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -154,6 +155,18 @@ def test_a_place_that_cannot_be_is_refused(
     monkeypatch.setenv("SASSAFRAS_STORE", "~no-such-user/store.sqlite")
     with pytest.raises(StoreError, match="no home directory"):
         Store.open(readonly=readonly)
+
+
+def test_a_reader_where_nothing_can_be_written_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    Store.open(path).close()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))  # as on a full disk
+    try:
+        with pytest.raises(StoreError, match=r"disk I/O error .*ulimit -f.* may be full"):
+            Store.open(path, readonly=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_readers_of_a_store_that_is_being_created(tmp_path: Path) -> None:

@@ -197,6 +197,8 @@ def _hint(error: sqlite3.Error) -> str:
         return "another process has been writing for long; try again"
     if "readonly" in str(error):
         return "the file or its folder is read-only"
+    if "I/O" in str(error) or "full" in str(error):
+        return "its disk may be full: a reader, too, needs 32 KiB there"
     return "the file was left as it is; move it away, or name another with --store or SASSAFRAS_STORE"
 
 
@@ -243,7 +245,8 @@ def _connect_readonly(path: Path) -> sqlite3.Connection:
         _check(connection, str(path))
     except sqlite3.DatabaseError as error:
         connection.close()
-        raise StoreError(f"cannot read the store: {error}", where=str(path), hint=_hint(error)) from error
+        what = f"cannot read the store: {error}{file_limit()}"
+        raise StoreError(what, where=str(path), hint=_hint(error)) from error
     except BaseException:
         connection.close()
         raise
@@ -289,13 +292,10 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 
 
 def _check(connection: sqlite3.Connection, where: str) -> None:
-    connection.execute("BEGIN")  # one view of the file, which another process may be creating
-    try:
+    with whole(connection, write=False):  # one view of the file, which another process may be creating
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    finally:
-        connection.execute("ROLLBACK")
     if application == version == tables == 0:
         raise StoreError("there is no store here: the file is empty", where=where)
     if application != APPLICATION_ID:
