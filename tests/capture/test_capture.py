@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -83,11 +84,26 @@ def test_parts_of_several_processes_add_up(recorded: Path, tmp_path: Path) -> No
     (part,) = folder.glob("part-*.json")
     shutil.copy(part, folder / "part-other-1.json")
     (folder / "part-damaged-2.json").write_text('{"format": 1, "vari')
+    (folder / "part-damaged-3.json").write_text("[]")
+    without = json.loads(part.read_text())
+    del without["variants"][0]["shapes"]
+    (folder / "part-damaged-4.json").write_text(json.dumps(without))
+    (folder / "part-damaged-5.json").write_text("[" * 100_000)
     twice = merge(folder)
+    assert sum("is damaged and was left out" in text for text in twice.problems) == 4
     assert all(v.count == 16 for v in twice.variants if v.count)
     assert len(twice.variants) == len(read(recorded).variants)
     with pytest.raises(WorkloadError, match="no Triton kernel"):
         merge(tmp_path)
+    before = (folder / "captured.json").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))  # as on a full disk
+    try:
+        with pytest.raises(WorkloadError, match="cannot write the capture"):
+            merge(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (folder / "captured.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
