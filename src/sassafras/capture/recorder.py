@@ -72,7 +72,7 @@ class LaunchRecorder:
         shapes: what each was launched with, by digest and a name made of grid and arguments.
         uncounted: launches by digest whose shape was one too many to keep.
         problems: what went wrong in here, and how often.
-        first, last: Unix times of the first and the last launch; 0 before there is one.
+        first, last: when the first and the last launch were, by `time.monotonic`; 0 before there is one.
     """
 
     def __init__(self, settings: CaptureSettings) -> None:
@@ -155,7 +155,7 @@ class LaunchRecorder:
                 return
             self._known[launch.key], self._functions[id(launch.fn)] = shape, launch.fn
         if launch.bench is None:
-            now = time.time()
+            now = time.monotonic()
             self.first, self.last = self.first or now, now
             shape.count += 1
             if launch.timer is not None:
@@ -244,7 +244,7 @@ class LaunchRecorder:
         try:
             with self._lock:
                 self._timers.collect()
-                self._written = time.time()
+                self._written = time.monotonic()
                 if not self.variants:
                     return
                 text = json.dumps(self.to_json())
