@@ -7,19 +7,23 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sassafras.capture import merge
+from sassafras.capture import merge, start, stop
 from sassafras.capture.roles import roles
 from sassafras.core import Buffer, Custom, Kernel, WorkloadError
 from sassafras.frontend.captured.files import read
 from sassafras.frontend.captured.workloads import workload
 from sassafras.sass import Program
 from sassafras.targets import load
+from tests.deploy import stock
+from tests.deploy.boundary import Driver
+from tests.deploy.conftest import driver, launch  # noqa: F401 (a fixture)
 
 from .conftest import capture
 
@@ -104,6 +108,26 @@ def test_parts_of_several_processes_add_up(recorded: Path, tmp_path: Path) -> No
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (folder / "captured.json").read_bytes() == before
+
+
+def test_counts_are_written_where_the_program_began_whatever_its_clock_says(
+    driver: Driver,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    start("captured")
+    try:
+        launch(stock.scale)
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        monkeypatch.setattr(time, "time", lambda: 1.0)
+        time.sleep(2.1)
+        launch(stock.scale)
+        (part,) = (tmp_path / "captured").glob("part-*.json")
+        assert json.loads(part.read_text())["variants"][0]["shapes"][0]["count"] == 2
+    finally:
+        stop()
 
 
 @pytest.mark.parametrize(

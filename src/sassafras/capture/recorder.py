@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,8 @@ class LaunchRecorder:
     """
 
     def __init__(self, settings: CaptureSettings) -> None:
-        self.settings, self.on = settings, True
+        folder = settings.folder.absolute()  # the program may change its own
+        self.settings, self.on = replace(settings, folder=folder), True
         self.variants: dict[str, dict[str, Any]] = {}
         self.shapes: dict[tuple[str, str], TimedShape] = {}
         self.uncounted: dict[str, int] = {}
@@ -84,7 +85,7 @@ class LaunchRecorder:
         self.first = self.last = 0.0
         self._known: dict[tuple[Any, ...], TimedShape] = {}
         self._functions: dict[int, Any] = {}  # kept, so that no other function gets the id in a known key
-        self._contents, self._timers = ContentsWriter(settings), Timers()
+        self._contents, self._timers = ContentsWriter(self.settings), Timers()
         self._written = 0.0
         self._lock = threading.RLock()
         self._path = self._new_path()
