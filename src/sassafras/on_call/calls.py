@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import queue
+import shutil
 import tempfile
 import threading
 import time
@@ -221,7 +222,9 @@ class Calls:
         if self._at_hand(first):
             self._say(first, "done", "the store had a tuned cubin")
             return
-        with tempfile.TemporaryDirectory(prefix="sassafras-call-") as folder:
+        # a `TemporaryDirectory` would be removed by every fork of the program that ends
+        folder = tempfile.mkdtemp(prefix="sassafras-call-")
+        try:
             write(wanted.calls, Path(folder))
             if problem := merge(folder).find(first.digest).problem:
                 self._say(first, "refused", problem)
@@ -231,6 +234,8 @@ class Calls:
                 self._say(first, *self._searched(worker, wanted, folder))
             finally:
                 worker.kill()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _searched(self, worker: WorkerProcess, wanted: Wanted, folder: str) -> tuple[str, str]:
         """How the search ended: state and detail."""
