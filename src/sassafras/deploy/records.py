@@ -151,11 +151,11 @@ class LaunchJournal:
         self.folder, self.problem = folder, ""
         self._path: Path | None = None
         self._pid = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def after_fork(self) -> None:
         """In a child: its parent's threads, one of which may hold the lock, are not there."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def write(self, event: str, row: Mapping[str, Any]) -> None:
         """Append one line."""

@@ -32,7 +32,7 @@ _NAMES = {"module", "kernel", "load_binary", "shared"}
 
 Original = Callable[[Any], None]
 
-_guard = threading.Lock()
+_guard = threading.RLock()  # a signal handler, or a finaliser, may launch a kernel while this thread holds it
 #: id of a kernel that is being loaded -> [lock, how many hold or want it]
 _loads: dict[int, list[Any]] = {}
 #: (kernel's id, thread) of loads that we are in: a second wrap of ours must let them through
@@ -226,7 +226,7 @@ def alone(compiled: Any) -> Iterator[None]:
 
 def _after_fork() -> None:
     global _guard
-    _guard = threading.Lock()
+    _guard = threading.RLock()
     _loads.clear()
     _within.clear()
 
