@@ -47,7 +47,7 @@ def problem(text: str, where: str, name: str, *, device: str, tolerance: float |
     with located(where):
         given = found["get_init_inputs"]()
     init = _plain(given, where)
-    seed = secrets.randbits(31)
+    seed, drawn = secrets.randbits(31), dict[str, list[bool]]()
 
     def made() -> Any:
         import torch
@@ -64,6 +64,10 @@ def problem(text: str, where: str, name: str, *, device: str, tolerance: float |
             inputs = found["get_inputs"]()
         if not isinstance(inputs, Sequence) or not any(torch.is_tensor(each) for each in inputs):
             raise WorkloadError("get_inputs() returns no list of tensors", where=where)
+        kinds = [torch.is_tensor(each) for each in inputs]
+        if kinds != drawn.setdefault("first", kinds):
+            hint = "as many tensors and numbers each time, in one order"
+            raise WorkloadError("get_inputs() returns other arguments each time", where=where, hint=hint)
         return {f"in{i}": each.cpu() if torch.is_tensor(each) else each for i, each in enumerate(inputs)}
 
     with located(where):
