@@ -169,6 +169,26 @@ def test_a_reader_where_nothing_can_be_written_says_why(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_store_that_is_moved_while_it_is_open_takes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    path, there = tmp_path / "store.sqlite", tmp_path / "there.sqlite"
+    monkeypatch.chdir(tmp_path)
+    with Store.open(path.name) as store:
+        monkeypatch.chdir("/")
+        store.put_cubin(b"before")
+        path.rename(there)
+        if replaced:
+            path.write_bytes(there.read_bytes())
+        with pytest.raises(StoreError, match="moved or replaced while it was open"):
+            store.put_cubin(b"lost")
+        there.rename(path)
+        store.put_cubin(b"after")
+    with Store.open(path, readonly=True) as store:
+        assert store._one("SELECT count(*) FROM cubins") == (2,)
+
+
 def test_readers_of_a_store_that_is_being_created(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     path.write_bytes(b"")
