@@ -176,7 +176,7 @@ def traces(
             "log": f"sassafras: {outcome.verdict}{': ' if outcome.detail else ''}{outcome.detail}",
         }
         if status in ("PASSED", "INCORRECT_NUMERICAL"):
-            absolute, relative = (_number(value) for value in outcome.facts.get("error", (0.0, 0.0)))
+            absolute, relative = (number(value) for value in outcome.facts.get("error", (0.0, 0.0)))
             said["correctness"] = {
                 "max_relative_error": relative,
                 "max_absolute_error": absolute,
@@ -195,7 +195,7 @@ def traces(
     return rows
 
 
-def _number(value: float) -> float | str:
+def number(value: float) -> float | str:
     """As their JSON has it: infinities and NaN as strings."""
     return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity"
 
