@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 from sassafras.capture import merge, start, stop
 from sassafras.capture.roles import roles
@@ -22,7 +24,7 @@ from sassafras.frontend.captured.workloads import workload
 from sassafras.sass import Program
 from sassafras.targets import load
 from tests.deploy import stock
-from tests.deploy.boundary import Driver
+from tests.deploy.boundary import Driver, Tensor
 from tests.deploy.conftest import driver, launch  # noqa: F401 (a fixture)
 
 from .conftest import capture
@@ -128,6 +130,25 @@ def test_counts_are_written_where_the_program_began_whatever_its_clock_says(
         assert json.loads(part.read_text())["variants"][0]["shapes"][0]["count"] == 2
     finally:
         stop()
+
+
+@triton.jit
+def shifted(x, y, n, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i < n) + SHIFT, mask=i < n)
+
+
+def test_each_float_that_is_compiled_in_and_each_type_is_another_kernel(
+    driver: Driver,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    start(tmp_path)
+    try:
+        for n, constant in ((9, 0.5), (9, 0.25), (9, 0.5), (True, 0.5), (1, 0.5)):
+            shifted[(1,)](Tensor(), Tensor(address=8192), n, SHIFT=constant, BLOCK=256)
+    finally:
+        stop()
+    assert sorted(variant.count for variant in merge(tmp_path).variants) == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize(
