@@ -192,6 +192,15 @@ def _answer(text: str) -> str:
     return f"<think>hm</think>\n## Design\nShort.\n\n```python\n{text}```\nDone."
 
 
+def test_errors_that_are_no_numbers_are_json_all_the_same(here: Path) -> None:
+    wrong = Evaluation("d", Verdict.WRONG_RESULT, facts={"error": [float("nan"), float("inf")]})
+    files = here / "definition.json", here / "workloads.jsonl"
+    for problem, case in ((load(here / "7_chain.py"), "inputs"), (load(*files, case="small"), "small")):
+        found = Judgement(problem, "mine", "cpu", {case: wrong}, {})
+        for said in (found.to_json(), found.theirs()):
+            assert '["NaN", "Infinity"]' in json.dumps(said, allow_nan=False)
+
+
 @needs_fences
 def test_a_models_answer_is_judged_by_its_code(kernelbench: Judge) -> None:
     assert kernelbench.reward([{"role": "assistant", "content": _answer(problems.HONEST)}]) >= 1.0

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
-from sassafras.capture import merge
+from sassafras.capture import merge, start, stop
 from sassafras.capture.roles import roles
 from sassafras.core import Buffer, Custom, Kernel, WorkloadError
 from sassafras.frontend.captured.files import read
 from sassafras.frontend.captured.workloads import workload
 from sassafras.sass import Program
 from sassafras.targets import load
+from tests.deploy import stock
+from tests.deploy.boundary import Driver, Tensor
+from tests.deploy.conftest import driver, launch  # noqa: F401 (a fixture)
 
 from .conftest import capture
 
@@ -83,11 +90,65 @@ def test_parts_of_several_processes_add_up(recorded: Path, tmp_path: Path) -> No
     (part,) = folder.glob("part-*.json")
     shutil.copy(part, folder / "part-other-1.json")
     (folder / "part-damaged-2.json").write_text('{"format": 1, "vari')
+    (folder / "part-damaged-3.json").write_text("[]")
+    without = json.loads(part.read_text())
+    del without["variants"][0]["shapes"]
+    (folder / "part-damaged-4.json").write_text(json.dumps(without))
+    (folder / "part-damaged-5.json").write_text("[" * 100_000)
     twice = merge(folder)
+    assert sum("is damaged and was left out" in text for text in twice.problems) == 4
     assert all(v.count == 16 for v in twice.variants if v.count)
     assert len(twice.variants) == len(read(recorded).variants)
     with pytest.raises(WorkloadError, match="no Triton kernel"):
         merge(tmp_path)
+    before = (folder / "captured.json").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))  # as on a full disk
+    try:
+        with pytest.raises(WorkloadError, match="cannot write the capture"):
+            merge(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (folder / "captured.json").read_bytes() == before
+
+
+def test_counts_are_written_where_the_program_began_whatever_its_clock_says(
+    driver: Driver,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    start("captured")
+    try:
+        launch(stock.scale)
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        monkeypatch.setattr(time, "time", lambda: 1.0)
+        time.sleep(2.1)
+        launch(stock.scale)
+        (part,) = (tmp_path / "captured").glob("part-*.json")
+        assert json.loads(part.read_text())["variants"][0]["shapes"][0]["count"] == 2
+    finally:
+        stop()
+
+
+@triton.jit
+def shifted(x, y, n, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i < n) + SHIFT, mask=i < n)
+
+
+def test_each_float_that_is_compiled_in_and_each_type_is_another_kernel(
+    driver: Driver,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    start(tmp_path)
+    try:
+        for n, constant in ((9, 0.5), (9, 0.25), (9, 0.5), (True, 0.5), (1, 0.5)):
+            shifted[(1,)](Tensor(), Tensor(address=8192), n, SHIFT=constant, BLOCK=256)
+    finally:
+        stop()
+    assert sorted(variant.count for variant in merge(tmp_path).variants) == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize(

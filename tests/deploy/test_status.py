@@ -83,6 +83,30 @@ def test_a_damaged_or_foreign_status_file_harms_nothing(driver: Driver, store: P
     assert len(told.kernels) == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        (0, {"pid": None}),
+        (0, {"pid": 10**30}),
+        (1, {"deny": 3}),
+        (2, {"original": None}),
+        (2, {"speedup": "x"}),
+    ],
+)
+def test_a_status_of_other_types_is_shown_as_far_as_it_is_one(
+    driver: Driver, store: Path, tmp_path: Path, line: int, change: dict[str, object]
+) -> None:
+    deploy.install(store, status_dir=tmp_path / "status")
+    launch(stock.scale)
+    (path,) = (tmp_path / "status").iterdir()
+    rows = [json.loads(row) for row in path.read_text().splitlines()]
+    assert [row["event"] for row in rows] == ["process", "state", "loaded"]
+    rows[line] |= change
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n" + "[" * 100_000)
+    (told,) = read_statuses(tmp_path / "status")
+    assert f"of {int(line == 0)} loaded" in str(told)
+
+
 def test_a_status_that_cannot_be_written_stops_nothing(driver: Driver, store: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     deploy.install(store, status_dir=tmp_path / "file" / "status")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sassafras import deploy
+from sassafras.deploy.records import read_statuses
 from sassafras.store import Store
 
 from . import stock
@@ -182,6 +183,22 @@ with Store.open(sys.argv[1]) as store:
         print("writing", flush=True)
         sys.stdin.readline()
 """
+
+
+@pytest.mark.parametrize("named", ["given", "environment"])
+def test_a_program_that_changes_its_folder(
+    driver: Driver, tuned_store: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    path, original, tuned = tuned_store
+    monkeypatch.chdir(path.parent)
+    if named == "environment":
+        monkeypatch.setenv("SASSAFRAS_STORE", path.name)
+    deploy.install(path.name if named == "given" else None, status_dir="status")
+    (path.parent / "elsewhere").mkdir()
+    monkeypatch.chdir(path.parent / "elsewhere")
+    assert loaded(driver) == tuned
+    assert deploy.refresh().store_state == "ok" and loaded(driver) == tuned
+    assert [k.original for s in read_statuses(path.parent / "status") for k in s.kernels] == [original] * 2
 
 
 def test_being_written_at_the_time(driver: Driver, tuned_store: tuple[Path, str, str]) -> None:

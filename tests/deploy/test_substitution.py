@@ -12,6 +12,7 @@ from triton.compiler.compiler import CompiledKernel
 
 import sassafras
 from sassafras import deploy
+from sassafras.deploy import engine, triton_load
 from sassafras.store import Store
 
 from . import stock
@@ -214,6 +215,8 @@ def test_kill_switch_deny_and_allow(driver: Driver, store: Path, monkeypatch: py
     monkeypatch.setenv("SASSAFRAS_DENY", "other, scale")
     deploy.install(store)
     assert loaded() == original and deploy.status().deny == ("other", "scale")
+    deploy.allow("scale")
+    assert loaded() == tuned and deploy.refresh().deny == ("other",) and loaded() == tuned
 
 
 def test_only_decorated_kernels_without_install(
@@ -256,6 +259,18 @@ def test_an_error_of_the_programs_own_stays_its_own(driver: Driver, store: Path)
         launch(stock.scale)
     assert caught.value.__context__ is None  # no trace of our attempt
     assert deploy.status().kernels == ()
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_handler_may_launch_in_the_middle_of_a_load(
+    driver: Driver, store: Path, tmp_path: Path
+) -> None:
+    _, tuned = tune(driver, store)
+    forget(stock)
+    deploy.install(store, status_dir=tmp_path / "status")
+    with triton_load._guard, engine.ENGINE._journal._lock:  # where the signal finds this thread
+        launch(stock.scale)
+    assert driver.loads[-1][1] == tuned
 
 
 def test_many_threads_load_once_each_and_are_told_right(driver: Driver, store: Path) -> None:

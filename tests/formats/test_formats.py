@@ -68,6 +68,16 @@ def test_a_definition_is_a_workload_with_a_case_for_each_of_its_lines(definition
     assert definition.workload.tolerance.atol < 1e-3
 
 
+@pytest.mark.parametrize("given", [("7_chain.py",), ("definition.json", "workloads.jsonl")])
+def test_a_tolerance_of_zero_is_one(here: Path, given: tuple[str, ...]) -> None:
+    assert load(*(here / name for name in given), tolerance=0.0).workload.tolerance.rtol == 0
+
+
+def test_only_a_line_feed_ends_a_workload(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "w.jsonl").write_text(json.dumps(problems.workload(4, "a\u2028b"), ensure_ascii=False))
+    assert list(load(here / "definition.json", tmp_path / "w.jsonl").draws) == ["a\u2028b"]
+
+
 def test_every_type_is_drawn(tmp_path: Path) -> None:
     kinds = ["float16", "bfloat16", "float8_e4m3fn", "int64", "int8", "bool"]
     described = {
@@ -117,6 +127,7 @@ DEFINITION, ONE = problems.DEFINITION, [problems.workload(4, "u")]
         (P.replace("torch.rand(64, 128)", "torch.rand(64, 128) * 1j"), "in0 is complex64, which"),
         (P.replace("[torch.rand(64, 128), torch.randn(64, 128)]", "3"), "returns no list of tensors"),
         (P.replace("torch.rand(", "torch.ones(").replace("torch.randn(64", "torch.ones(64"), "same for"),
+        (P + "get_inputs = lambda n=[]: n.append(1) or [torch.rand(2)] * len(n)", "other arguments each"),
         (P.replace("return work(x", "return work(torch.rand(128) + x"), "other results each time"),
         (P.replace("return work(", "return 0 * work("), "a constant would be a solution"),
         ("raise SystemExit(3)\n", r"p\.py:1: it raised SystemExit: 3"),
@@ -153,6 +164,9 @@ def _changed(**fields: Any) -> dict[str, Any]:
         (DEFINITION, [{"axes": {}, **U}], "axis 'rows' has no value"),
         (DEFINITION, [{"axes": {"rows": 4}, **U}], "'scale' is of type 'random'"),
         (DEFINITION, [{"axes": {"rows": "4"}, **U}], "'rows' must be of type int"),
+        (_changed(inputs={"x": {"shape": [["rows"]], "dtype": "int8"}}), None, r"axis \['rows'\] is not"),
+        (_changed(reference="def run(): '\ud800'"), None, r"d\.json: it holds '\\ud800', which is no ch"),
+        (DEFINITION, [problems.workload(4, "u"), problems.workload(8, "u")], r"w\.jsonl:2: another workl"),
     ],
 )  # fmt: skip
 def test_a_definition_that_cannot_be_judged_is_refused(
@@ -184,6 +198,7 @@ def test_a_definition_that_cannot_be_judged_is_refused(
         ({**problems.solution(""), "sources": [{"path": "/main.py", "content": ""}]}, "relative, once each"),
         ({**problems.solution(""), "sources": [{"path": "main.py"}]}, "'content' is missing"),
         ({**problems.solution(""), "sources": ["main.py"]}, "must be of type dict"),
+        ({**problems.solution(""), "sources": [{"path": 3, "content": ""}]}, "'path' must be of type str"),
     ],
 )
 def test_a_solution_that_is_none_is_refused(

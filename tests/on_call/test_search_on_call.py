@@ -135,6 +135,46 @@ def test_nothing_is_exchanged_or_searched_while_a_graph_is_captured(
     assert len(driver.loads) == 2 and driver.launches[-1] == 1002
 
 
+@pytest.mark.parametrize("how", ["denied", "disabled", "installed otherwise"])
+def test_what_was_found_is_not_exchanged_where_it_was_forbidden_since(
+    driver: Driver, calls: Any, folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    sassafras.install(store, tune=BUDGET)
+    launch(stock.scale)
+    assert wait("scale").state == "done"
+    if how == "denied":
+        deploy.deny("scale")
+    elif how == "disabled":
+        monkeypatch.setenv("SASSAFRAS_DISABLE", "1")
+    else:
+        deploy.uninstall()
+        sassafras.install(store.with_name("other.sqlite"), tune=BUDGET)
+        monkeypatch.setenv("SASSAFRAS_TUNE", "off")
+    for _ in range(3):
+        launch(stock.scale)
+    assert len(driver.loads) == 1 and set(driver.launches) == {1001}
+
+
+def test_what_waits_ends_with_the_deployment(driver: Driver, calls: Any, folder: Path, store: Path) -> None:
+    (folder / "busy").touch()
+    sassafras.install(store, tune=BUDGET)
+    launch(stock.scale)
+    launch(stock.shift)
+    wait("scale", "waiting")
+    deploy.uninstall()
+    assert [(s.state, s.detail) for s in deploy.status().searches] == [("refused", "stopped")] * 2
+
+
+def test_trials_of_one_autotuning_are_kept_at_a_time(
+    driver: Driver, calls: Any, folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SASSAFRAS_TUNE", "off")
+    sassafras.install(store, tune=BUDGET)
+    for n in range(1000, 6000, 1000):  # each is tuned apart; all choose a kernel that was launched before
+        launch(stock.tuned_by_triton, n)
+    assert sum(map(len, calls._trials.values())) <= 2  # there are two configurations
+
+
 def test_off_by_the_environment(
     driver: Driver, calls: Any, folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,9 +266,9 @@ def test_a_settled_launch_costs_one_look(driver: Driver, calls: Any, folder: Pat
     assert more == ["run"], more
 
 
-#: two of these run at once on one store
+#: two of these run at once on one store; or one, whose forks end as programs do while it searches
 PROGRAM = """
-import sys, time
+import os, sys, time
 from tests.deploy import conftest, stock
 from tests.deploy.boundary import H200, Driver
 from triton.runtime import driver
@@ -243,6 +283,10 @@ sassafras.install(sys.argv[1], tune="6e")
 conftest.launch(stock.scale)
 end = time.monotonic() + 400
 while time.monotonic() < end and not any(s.state in ("done", "refused") for s in sassafras.status().searches):
+    if sys.argv[2] == "forks":
+        if not (child := os.fork()):
+            sys.exit()
+        os.waitpid(child, 0)
     time.sleep(0.05)
 for _ in range(2):
     conftest.launch(stock.scale)
@@ -253,7 +297,7 @@ print(sassafras.status())
 
 def test_two_processes_at_once_search_once(folder: Path, store: Path, tmp_path: Path) -> None:
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, "-c", PROGRAM, str(store)]
+    command = [sys.executable, "-c", PROGRAM, str(store), "two"]
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         for _ in range(2)
@@ -263,6 +307,16 @@ def test_two_processes_at_once_search_once(folder: Path, store: Path, tmp_path: 
         assert out.startswith("['done'] 2 1002"), (out, err)
     workers = {line.split()[0] for line in (folder / "searches").read_text().splitlines()}
     assert len(workers) == 1
+
+
+def test_a_fork_that_ends_takes_nothing_of_the_search_along(
+    folder: Path, store: Path, tmp_path: Path
+) -> None:
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", PROGRAM, str(store), "forks"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
+    assert ran.stdout.startswith("['done'] 2 1002"), (ran.stdout, ran.stderr)
+    assert not list(tmp_path.glob("sassafras-*"))
 
 
 def test_a_launch_that_cannot_be_recorded_is_refused_and_runs(

@@ -84,6 +84,7 @@ def test_a_process_of_the_same_id_is_not_the_owner_and_another_host_is_believed_
     there = replace(me, host="elsewhere")
     assert there.alive((now - timedelta(minutes=59)).isoformat())
     assert not there.alive((now - timedelta(minutes=61)).isoformat())
+    assert not there.alive((now + timedelta(days=400)).isoformat())  # its clock was wrong
 
 
 def test_a_store_of_the_first_schema_is_upgraded_and_read_as_it_is(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -143,6 +144,49 @@ def test_readonly_store(tmp_path: Path) -> None:
         assert store.cubin(digest) == b"code" and store.runs() == []
         with pytest.raises(StoreError, match="readonly"):
             store.put_cubin(b"other")
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_place_that_cannot_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readonly: bool
+) -> None:
+    with pytest.raises(StoreError, match="File name too long"):
+        Store.open(tmp_path / ("a" * 300), readonly=readonly)
+    monkeypatch.setenv("SASSAFRAS_STORE", "~no-such-user/store.sqlite")
+    with pytest.raises(StoreError, match="no home directory"):
+        Store.open(readonly=readonly)
+
+
+def test_a_reader_where_nothing_can_be_written_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    Store.open(path).close()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))  # as on a full disk
+    try:
+        with pytest.raises(StoreError, match=r"disk I/O error .*ulimit -f.* may be full"):
+            Store.open(path, readonly=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_store_that_is_moved_while_it_is_open_takes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    path, there = tmp_path / "store.sqlite", tmp_path / "there.sqlite"
+    monkeypatch.chdir(tmp_path)
+    with Store.open(path.name) as store:
+        monkeypatch.chdir("/")
+        store.put_cubin(b"before")
+        path.rename(there)
+        if replaced:
+            path.write_bytes(there.read_bytes())
+        with pytest.raises(StoreError, match="moved or replaced while it was open"):
+            store.put_cubin(b"lost")
+        there.rename(path)
+        store.put_cubin(b"after")
+    with Store.open(path, readonly=True) as store:
+        assert store._one("SELECT count(*) FROM cubins") == (2,)
 
 
 def test_readers_of_a_store_that_is_being_created(tmp_path: Path) -> None:

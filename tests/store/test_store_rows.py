@@ -185,6 +185,33 @@ def test_cubins_are_checked_on_reading(store: Store) -> None:
             store.cubin(digest)
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "read"),
+    [
+        ("evaluations.facts", '{"a":', lambda store: list(store.evaluations(1))),
+        ("evaluations.verdict", "not yet known", lambda store: store.known(1, tuned().digest)),
+        ("evaluations.recipe", b"no zlib", lambda store: store.export(store.path.with_suffix(".jsonl"))),
+        ("runs.spec", "[" * 100_000, lambda store: store.runs()),
+        ("runs.result", "", lambda store: store.run(1)),
+        ("kernels.meta", "[" * 100_000, lambda store: store.baseline(1)),
+        ("winners.facts", "[]", lambda store: store.winners()),
+        ("winners.facts", '{"a":', lambda store: store.winners()),
+    ],
+)
+def test_a_damaged_row_is_an_error_that_names_the_file(
+    store: Store, column: str, value: Any, read: Any
+) -> None:
+    run_id = begin(store)
+    store.record(run_id, tuned(), measured(tuned()))
+    save(store, tuned(), measured(tuned()))
+    table, _, name = column.partition(".")
+    with store.transaction() as db:
+        db.execute(f"UPDATE {table} SET {name} = ?", (value,))
+    with pytest.raises(StoreError, match="damaged") as caught:
+        read(store)
+    assert str(store.path) in str(caught.value)
+
+
 def test_prune_keeps_winners_and_what_they_need(store: Store) -> None:
     finished, running = begin(store), begin(store, spec={"seed": 1})
     for run_id in (finished, running):

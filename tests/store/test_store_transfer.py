@@ -146,7 +146,10 @@ def bomb(line: dict[str, Any]) -> None:
         (forge("evaluation", lambda line: line.update(evaluation="0" * 32)), "run that is not in the file"),
         (forge("evaluation", lambda line: line.update(modelled=1)), "modelled outcome in a measured run"),
         (forge("evaluation", lambda line: line.update(cycles=5.0)), "refused a row"),
+        (forge("evaluation", lambda line: line.update(evaluation=[])), "run that is not in the file"),
         (forge("evaluation", lambda line: line.update(samples=10**30)), "field 'samples'"),
+        (forge("evaluation", lambda line: line.update(took=10**30)), "field 'took'"),
+        (forge("evaluation", lambda line: line.update(took=10**400)), "field 'took'"),
     ],
 )
 def test_forged_files_are_refused(

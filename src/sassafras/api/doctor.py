@@ -190,12 +190,13 @@ def _cuda_trial() -> Finding:
 
 
 def _store() -> Finding:
-    path, why = default_path(), "keeping what was found"
-    if not path.exists():
-        return Finding("store", True, f"{path} (not created yet)", why)
+    why = "keeping what was found"
     try:
+        path = default_path()
+        if not path.exists():
+            return Finding("store", True, f"{path} (not created yet)", why)
         with Store.open(path, readonly=True) as store:
             runs, winners = len(store.runs()), len(store.winners())
-    except StoreError as error:
-        return Finding("store", False, str(error), why)
+    except (StoreError, OSError) as error:
+        return Finding("store", False, reason(error), why)
     return Finding("store", True, f"{path}: {runs} runs, {winners} tuned kernels", why)

@@ -87,6 +87,8 @@ class Judgement:
 
     def _case(self, case: str) -> dict[str, Any]:
         found = outcome_json(self.outcomes[case])
+        if error := found["facts"].get("error"):
+            found["facts"] = {**found["facts"], "error": list(map(flashinfer.number, error))}
         for name in ("interval", "null_interval"):
             found[name] = found[name] and list(found[name].values())
         return {"decided": _decided(self.outcomes[case]), "run": self.run.get(case), **found}

@@ -8,6 +8,7 @@ from typing import Any
 
 from sassafras.core import WorkloadError
 from sassafras.core.errors import os_errors
+from sassafras.core.files import write_whole
 from sassafras.frontend.captured import FORMAT
 from sassafras.frontend.captured.files import NAME, Captured, read
 
@@ -21,13 +22,35 @@ def merge(folder: str | Path) -> Captured:
         WorkloadError: nothing was recorded, or the file cannot be written.
     """
     folder = Path(folder)
-    parts = [part for path in sorted(folder.glob("part-*.json")) if (part := _part(path)) is not None]
+    parts: list[dict[str, Any]] = []
+    damaged: dict[str, int] = {}
+    for path in sorted(folder.glob("part-*.json")):
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if found["format"] == FORMAT and _index(folder, [found]):
+                parts.append(found)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
+            damaged[f"{path.name} is damaged and was left out"] = 1
     if not parts:
         raise WorkloadError(
             "no Triton kernel was launched",
             where=str(folder),
-            hint="is the program's Python this environment's, and does it launch @triton.jit kernels?",
+            hint=next(
+                iter(damaged),
+                "is the program's Python this environment's, and does it launch @triton.jit kernels?",
+            ),
         )
+    index = _index(folder, parts)
+    index["problems"].update(damaged)
+    path = folder / NAME
+    with os_errors("cannot write the capture", path, WorkloadError):
+        # keys stay in order: a signature's is that of the parameters
+        write_whole(path, json.dumps(index, indent=1) + "\n")
+    return read(path)
+
+
+def _index(folder: Path, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is written of these parts, which stay as they are."""
     variants: dict[str, dict[str, Any]] = {}
     problems: dict[str, int] = {}
     for part in parts:
@@ -39,7 +62,7 @@ def merge(folder: str | Path) -> Captured:
         row["shapes"] = list(row["shapes"].values())
         row["roles"], row["problem"] = _judge(folder, row)
     longest = max(parts, key=lambda part: part["last"] - part["first"])
-    index = {
+    return {
         "format": FORMAT,
         "triton": longest["triton"],
         "program": longest["program"],
@@ -49,20 +72,6 @@ def merge(folder: str | Path) -> Captured:
         "problems": problems,
         "variants": [variants[digest] for digest in sorted(variants)],
     }
-    path = folder / NAME
-    with os_errors("cannot write the capture", path, WorkloadError):
-        # keys stay in order: a signature's is that of the parameters
-        path.write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
-    return read(path)
-
-
-def _part(path: Path) -> dict[str, Any] | None:
-    """One process's part; None for one that is damaged or of another version."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return found if found["format"] == FORMAT else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _add(variants: dict[str, dict[str, Any]], row: dict[str, Any]) -> None:

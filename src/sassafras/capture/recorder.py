@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ class RecordedLaunch:
     """What is known of a launch before it happens.
 
     Attributes:
-        key: equal for launches that need not be looked at again: function and `values.key_of` its arguments.
+        key: equal for launches that need not be looked at again: function, and `values.key_of` its arguments
+            or the value of a float that is compiled in.
         fn, values: Triton's function and its arguments by name.
         bench: the configuration that the autotuner tries with it; None for the program's own launch.
         contents: what its integer tensors held; None for a known key.
@@ -72,19 +73,21 @@ class LaunchRecorder:
         shapes: what each was launched with, by digest and a name made of grid and arguments.
         uncounted: launches by digest whose shape was one too many to keep.
         problems: what went wrong in here, and how often.
-        first, last: Unix times of the first and the last launch; 0 before there is one.
+        first, last: when the first and the last launch were, by `time.monotonic`; 0 before there is one.
     """
 
     def __init__(self, settings: CaptureSettings) -> None:
-        self.settings, self.on = settings, True
+        folder = settings.folder.absolute()  # the program may change its own
+        self.settings, self.on = replace(settings, folder=folder), True
         self.variants: dict[str, dict[str, Any]] = {}
         self.shapes: dict[tuple[str, str], TimedShape] = {}
         self.uncounted: dict[str, int] = {}
         self.problems: dict[str, int] = {}
         self.first = self.last = 0.0
         self._known: dict[tuple[Any, ...], TimedShape] = {}
-        self._functions: dict[int, Any] = {}  # kept, so that no other function gets the id in a known key
-        self._contents, self._timers = ContentsWriter(settings), Timers()
+        #: functions, kept so that no other gets the id in a known key, and their `tl.constexpr` parameters
+        self._functions: dict[int, tuple[Any, frozenset[str]]] = {}
+        self._contents, self._timers = ContentsWriter(self.settings), Timers()
         self._written = 0.0
         self._lock = threading.RLock()
         self._path = self._new_path()
@@ -116,7 +119,14 @@ class LaunchRecorder:
         """Just before a launch: integer contents are copied now, as the kernel may change them."""
         try:
             given = dict(zip(fn.arg_names, args, strict=False)) | kwargs
-            key = (id(fn), *((name, values.key_of(value)) for name, value in given.items()))
+            fixed = self._constexprs(fn)
+            key = (
+                id(fn),
+                *(
+                    (name, value if name in fixed and isinstance(value, float) else values.key_of(value))
+                    for name, value in given.items()
+                ),
+            )
             known = self._known.get(key)
             contents = None
             if known is None:
@@ -153,15 +163,23 @@ class LaunchRecorder:
                 if launch.bench is None:
                     self.uncounted[digest] = self.uncounted.get(digest, 0) + 1
                 return
-            self._known[launch.key], self._functions[id(launch.fn)] = shape, launch.fn
+            self._known[launch.key] = shape
         if launch.bench is None:
-            now = time.time()
+            now = time.monotonic()
             self.first, self.last = self.first or now, now
             shape.count += 1
             if launch.timer is not None:
                 self._timers.end(shape, launch.timer)
             if now - self._written > _EVERY_S:
                 self.write()
+
+    def _constexprs(self, fn: Any) -> frozenset[str]:
+        """Parameters whose values are compiled in, so that another float is another kernel."""
+        if id(fn) not in self._functions:
+            given = getattr(fn, "params", ())  # a kernel of Inductor's has none, and one set of constants
+            names = frozenset(p.name for p in given if getattr(p, "is_constexpr", False))
+            self._functions[id(fn)] = fn, names
+        return self._functions[id(fn)][1]
 
     # -- what is kept ---------------------------------------------------------------------------------------
 
@@ -244,7 +262,7 @@ class LaunchRecorder:
         try:
             with self._lock:
                 self._timers.collect()
-                self._written = time.time()
+                self._written = time.monotonic()
                 if not self.variants:
                     return
                 text = json.dumps(self.to_json())

@@ -120,7 +120,7 @@ class Deployment:
         gpus = index.gpus[digest]
         if disabled():
             return Decision(None, f"{DISABLE} is set")
-        if self._is_denied(name, settings):
+        if self.is_denied(name, settings):
             return Decision(None, "denied by name")
         from .gpu import gpu_name
 
@@ -130,7 +130,8 @@ class Deployment:
         found = self._choose(index, settings, cubin, digest, launch, gpu)
         return replace(found, reason=f"{found.reason}, other line information") if lines else found
 
-    def _is_denied(self, name: str, settings: DeploySettings) -> bool:
+    def is_denied(self, name: str, settings: DeploySettings) -> bool:
+        """Does a kernel of this name keep the compiler's code?"""
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in (*self.denied, *settings.deny))
 
     def _choose(
@@ -144,7 +145,7 @@ class Deployment:
             again = settings.revalidate
             if winner.original != digest or winner.tuned != hashlib.sha256(tuned).hexdigest():
                 why: str | None = "the store's digests do not fit its bytes"
-            elif self._is_denied(winner.kernel.name, settings):
+            elif self.is_denied(winner.kernel.name, settings):
                 why = "denied by name"
             elif (why := refusal(winner, cubin, launch)) is None and (
                 again == "always" or (again == "imported" and (winner.origin != "local" or outdated(winner)))
@@ -373,6 +374,8 @@ def allow(*names: str) -> None:
     """Take names off the deny list."""
     with ENGINE.lock:
         ENGINE.denied = tuple(name for name in ENGINE.denied if name not in names)
+        left = tuple(name for name in ENGINE.settings.deny if name not in names)
+        ENGINE.settings = replace(ENGINE.settings, deny=left)
 
 
 def tuned(kernel: F) -> F:

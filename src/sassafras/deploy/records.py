@@ -129,7 +129,8 @@ class Status:
             lines.append(f"denied: {', '.join(self.deny)}")
         lines.append(f"{len(self.tuned)} of {len(self.kernels)} loaded kernels run a tuned cubin")
         for kernel in self.tuned:
-            gain = f" {kernel.speedup:.3f}x [{kernel.low:.3f}, {kernel.high:.3f}]" if kernel.speedup else ""
+            figures = (kernel.speedup, kernel.low, kernel.high)
+            gain = "" if None in figures else " {:.3f}x [{:.3f}, {:.3f}]".format(*figures)
             lines.append(f"  tuned     {kernel.name}  {kernel.loaded[:16]} for {kernel.original[:16]}{gain}")
         others = Counter((k.name, k.original, k.reason) for k in self.kernels if not k.tuned)
         for (name, digest, reason), count in others.items():
@@ -150,11 +151,11 @@ class LaunchJournal:
         self.folder, self.problem = folder, ""
         self._path: Path | None = None
         self._pid = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def after_fork(self) -> None:
         """In a child: its parent's threads, one of which may hold the lock, are not there."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def write(self, event: str, row: Mapping[str, Any]) -> None:
         """Append one line."""
@@ -201,6 +202,9 @@ def read_statuses(folder: Path) -> Iterator[Status]:
 
 
 def _read(path: Path) -> Status | None:
+    from sassafras.core import StoreError
+    from sassafras.store.records import typed  # not at the top: a program that installs stays light
+
     who: dict[str, Any] = {}
     facts: dict[str, Any] = {}
     kernels: list[Loaded] = []
@@ -212,21 +216,20 @@ def _read(path: Path) -> Status | None:
             if event == "process":
                 who = row
             elif event == "state":
-                facts = row
+                told = ("kernels", "process", "searches")
+                keep = {k: row[k] for k in Status.__slots__ if k in row and k not in told}
+                typed(Status(**keep))
+                facts = keep | {"deny": tuple(map(str, keep.get("deny") or ()))}
             elif event == "loaded":
-                kernels.append(Loaded.from_json(row))
+                kernels.append(typed(Loaded.from_json(row)))
             elif event == "search":
-                searches[row["original"]] = CallSearch.from_json(row)
-        except (ValueError, TypeError, KeyError, AttributeError):
+                searches[row["original"]] = typed(CallSearch.from_json(row))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, StoreError):
             break
     if not who:
         return None
     who["alive"] = _alive(who)
-    keep: dict[str, Any] = {
-        k: facts[k] for k in Status.__slots__ if k in facts and k not in ("kernels", "process", "searches")
-    }
-    keep["deny"] = tuple(keep.get("deny") or ())
-    values: dict[str, Any] = {"active": False, "reason": "nothing said yet"} | keep
+    values: dict[str, Any] = {"active": False, "reason": "nothing said yet"} | facts
     return Status(**values, kernels=tuple(kernels), process=who, searches=tuple(searches.values()))
 
 
@@ -236,7 +239,7 @@ def _alive(who: Mapping[str, Any]) -> bool | None:
         return None
     try:
         os.kill(int(who["pid"]), 0)
-    except (ProcessLookupError, ValueError, KeyError):
+    except (ProcessLookupError, ValueError, KeyError, TypeError, OverflowError):
         return False
     except OSError:
         return True

@@ -58,19 +58,27 @@ class DeploySettings:
         chosen = {"imported": "imported", "always": "always", "never": "never"}.get(str(asked), careful)
         names = [deny] if isinstance(deny, str) else list(deny)
         names += os.environ.get(DENY, "").split(",")
-        folder = status_dir or os.environ.get(STATUS) or None
+        named, folder = store or os.environ.get("SASSAFRAS_STORE"), status_dir or os.environ.get(STATUS)
         return cls(
-            None if store is None else Path(store),
+            _place(named),
             tuple(dict.fromkeys(name.strip() for name in names if name.strip())),
             chosen,  # type: ignore[arg-type]
             _seconds(wait_s),
-            None if folder is None else Path(folder),
+            _place(folder),
         )
 
 
 def disabled() -> bool:
     """Is the kill switch on?"""
     return os.environ.get(DISABLE, "").strip().lower() in ("1", "true", "yes", "on")
+
+
+def _place(named: str | Path | None) -> Path | None:
+    """A path that stays the same when the program changes its folder; None where none is named."""
+    try:
+        return Path(named).expanduser().absolute() if named else None
+    except (OSError, RuntimeError):  # the present folder was removed, or there is no such home
+        return Path(str(named))
 
 
 def _seconds(given: float | None) -> float:

@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .check import LaunchFacts
+from .settings import disabled
 
 if TYPE_CHECKING:
     from .engine import Deployment, LookedUp
@@ -31,7 +32,7 @@ _NAMES = {"module", "kernel", "load_binary", "shared"}
 
 Original = Callable[[Any], None]
 
-_guard = threading.Lock()
+_guard = threading.RLock()  # a signal handler, or a finaliser, may launch a kernel while this thread holds it
 #: id of a kernel that is being loaded -> [lock, how many hold or want it]
 _loads: dict[int, list[Any]] = {}
 #: (kernel's id, thread) of loads that we are in: a second wrap of ours must let them through
@@ -174,6 +175,8 @@ def exchange(engine: Deployment, compiled: Any, found: LookedUp) -> None:
 
     digest, device, decision = found
     assert decision.tuned is not None
+    if disabled() or engine.is_denied(compiled.name, engine.settings):  # since it was found
+        return
     with alone(compiled), relaxed_capture():
         module, function, *_ = driver.active.utils.load_binary(
             compiled.name, decision.tuned, compiled.metadata.shared, device
@@ -223,7 +226,7 @@ def alone(compiled: Any) -> Iterator[None]:
 
 def _after_fork() -> None:
     global _guard
-    _guard = threading.Lock()
+    _guard = threading.RLock()
     _loads.clear()
     _within.clear()
 

@@ -85,7 +85,7 @@ def problem(
         function,
         lambda: function,
         outputs=list(outputs),
-        tolerance=lambda dtype: tolerance or _TOLERANCE,
+        tolerance=lambda dtype: _TOLERANCE if tolerance is None else tolerance,
         device=device,
         where=where,
         meta={"format": "flashinfer-bench", "op_type": typed(definition, "op_type", str, where)},
@@ -120,7 +120,7 @@ def _solution(text: str, where: str, definition: str) -> HostSource:
         raise WorkloadError(f"unknown language {language!r}", where=where, hint=hint)
     files: dict[str, str] = {}
     for source in typed(fields, "sources", list, where):
-        place = PurePosixPath(typed({"source": source}, "source", dict, where).get("path", ""))
+        place = PurePosixPath(typed(typed({"source": source}, "source", dict, where), "path", str, where))
         if place.is_absolute() or ".." in place.parts or str(place) in files or not place.suffix:
             raise WorkloadError(f"a source's path is {str(place)!r}", where=where, hint="relative, once each")
         files[str(place)] = typed(source, "content", str, where)
@@ -176,7 +176,7 @@ def traces(
             "log": f"sassafras: {outcome.verdict}{': ' if outcome.detail else ''}{outcome.detail}",
         }
         if status in ("PASSED", "INCORRECT_NUMERICAL"):
-            absolute, relative = (_number(value) for value in outcome.facts.get("error", (0.0, 0.0)))
+            absolute, relative = (number(value) for value in outcome.facts.get("error", (0.0, 0.0)))
             said["correctness"] = {
                 "max_relative_error": relative,
                 "max_absolute_error": absolute,
@@ -195,7 +195,7 @@ def traces(
     return rows
 
 
-def _number(value: float) -> float | str:
+def number(value: float) -> float | str:
     """As their JSON has it: infinities and NaN as strings."""
     return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity"
 
@@ -206,6 +206,10 @@ def _object(text: str, where: str) -> dict[str, Any]:
         found = json.loads(
             text, object_hook=lambda fields: {k: v for k, v in fields.items() if v is not None}
         )
+        json.dumps(found, ensure_ascii=False).encode()  # an escaped half of a surrogate pair is no text
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise WorkloadError(f"it holds {half!r}, which is no character", where=where) from error
     except (ValueError, RecursionError) as error:
         raise WorkloadError(reason(error), where=where, hint="is it truncated?") from error
     return typed({"file": found}, "file", dict, where)  # type: ignore[no-any-return]
@@ -221,7 +225,7 @@ def _tensors(definition: _Object, kind: str, axes: _Object, where: str) -> dict[
         if dtype not in DTYPES:
             hint = f"one of {', '.join(DTYPES)}"
             raise WorkloadError(f"dtype {dtype!r} is not judged", where=at, hint=hint)
-        if unknown := [axis for axis in shape if axis not in axes]:
+        if unknown := [axis for axis in shape if not isinstance(axis, str) or axis not in axes]:
             raise WorkloadError(f"axis {unknown[0]!r} is not defined", where=at)
         found[name] = (shape, dtype)
     return found
@@ -231,12 +235,14 @@ def _workloads(lines: tuple[str, str], name: str) -> dict[str, _Object]:
     """The workloads of a Definition by uuid."""
     text, file = lines
     found: dict[str, _Object] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         where = f"{file}:{number}"
         row = _object(line, where) if line.strip() else {"definition": ""}
         if row.get("definition", name) == name and "solution" not in row:
             row = typed(row, "workload", dict, where, row)
-            found.setdefault(typed(row, "uuid", str, where), row)
+            uuid = typed(row, "uuid", str, where)
+            if found.setdefault(uuid, row) != row:
+                raise WorkloadError(f"another workload has the uuid {uuid!r}, too", where=where)
     if not found:
         raise WorkloadError(f"it holds no workload of {name!r}", where=file)
     return found

@@ -19,7 +19,7 @@ from sassafras.evaluate.host import HostSource
 from .problem import Problem, digest_of, execute, located, workload_of
 
 _NAMES = ("Model", "get_inputs", "get_init_inputs")
-_ENTRY = "ModelNew"
+_ENTRY, _NARROW = "ModelNew", ("fp16", "bf16")
 
 
 def problem(text: str, where: str, name: str, *, device: str, tolerance: float | None) -> Problem:
@@ -47,7 +47,7 @@ def problem(text: str, where: str, name: str, *, device: str, tolerance: float |
     with located(where):
         given = found["get_init_inputs"]()
     init = _plain(given, where)
-    seed = secrets.randbits(31)
+    seed, drawn = secrets.randbits(31), dict[str, list[bool]]()
 
     def made() -> Any:
         import torch
@@ -64,6 +64,10 @@ def problem(text: str, where: str, name: str, *, device: str, tolerance: float |
             inputs = found["get_inputs"]()
         if not isinstance(inputs, Sequence) or not any(torch.is_tensor(each) for each in inputs):
             raise WorkloadError("get_inputs() returns no list of tensors", where=where)
+        kinds = [torch.is_tensor(each) for each in inputs]
+        if kinds != drawn.setdefault("first", kinds):
+            hint = "as many tensors and numbers each time, in one order"
+            raise WorkloadError("get_inputs() returns other arguments each time", where=where, hint=hint)
         return {f"in{i}": each.cpu() if torch.is_tensor(each) else each for i, each in enumerate(inputs)}
 
     with located(where):
@@ -74,7 +78,7 @@ def problem(text: str, where: str, name: str, *, device: str, tolerance: float |
             model,
             lambda: made().double(),
             outputs=None,
-            tolerance=lambda dtype: tolerance or (1e-2 if dtype in ("fp16", "bf16") else 1e-4),
+            tolerance=lambda dtype: (1e-2 if dtype in _NARROW else 1e-4) if tolerance is None else tolerance,
             device=device,
             where=where,
             meta={"format": "kernelbench", "weights_seed": seed},

@@ -5,10 +5,12 @@ from __future__ import annotations
 import atexit
 import os
 import queue
+import shutil
 import tempfile
 import threading
 import time
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +112,11 @@ class Calls:
             thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(5.0)
-        self.settled.clear()
+        with suppress(queue.Empty):
+            while True:
+                self._say(self._queue.get_nowait().calls[0], "refused", "stopped")
+        for left in (self.settled, self._ready, self._trials):  # `start` may be told of other settings
+            left.clear()
 
     # -- on the program's thread ----------------------------------------------------------------------------
 
@@ -123,7 +129,9 @@ class Calls:
         try:
             if trial.call is not None:
                 trial.call.ms = float(timings[0] if isinstance(timings, list | tuple) else timings)
-                self._trials.setdefault(id(trial.call.fn), []).append(trial.call)
+                number, key = id(trial.call.fn), trial.call.key
+                before = [one for one in self._trials.get(number, []) if one.key == key]  # of this autotuning
+                self._trials[number] = [*before, trial.call]
         except Exception as error:
             self._say(trial.call, "refused", _text(error))
 
@@ -214,7 +222,9 @@ class Calls:
         if self._at_hand(first):
             self._say(first, "done", "the store had a tuned cubin")
             return
-        with tempfile.TemporaryDirectory(prefix="sassafras-call-") as folder:
+        # a `TemporaryDirectory` would be removed by every fork of the program that ends
+        folder = tempfile.mkdtemp(prefix="sassafras-call-")
+        try:
             write(wanted.calls, Path(folder))
             if problem := merge(folder).find(first.digest).problem:
                 self._say(first, "refused", problem)
@@ -224,6 +234,8 @@ class Calls:
                 self._say(first, *self._searched(worker, wanted, folder))
             finally:
                 worker.kill()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _searched(self, worker: WorkerProcess, wanted: Wanted, folder: str) -> tuple[str, str]:
         """How the search ended: state and detail."""

@@ -38,7 +38,7 @@ class Owner:
     def alive(self, since: str) -> bool:
         """Whether it may still run; `since` (ISO 8601) is when it claimed."""
         if self.host != _host():
-            return datetime.now(UTC) - datetime.fromisoformat(since) < _FOREIGN
+            return abs(datetime.now(UTC) - datetime.fromisoformat(since)) < _FOREIGN  # clocks jump, too
         return self.started == _started(self.pid) != 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sassafras.core import Kernel, StoreError
-from sassafras.core.errors import file_limit
+from sassafras.core.errors import file_limit, reason
 
 from .rows import KEY_COLUMNS, dumps, kernel_columns
 from .schema import connect, default_path, whole
@@ -28,6 +28,8 @@ class Database:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._connection = connection
+        self._place = path.absolute()  # the program may change its folder
+        self._file = _file(self._place)
 
     @classmethod
     def open(cls, path: str | Path | None = None, *, readonly: bool = False) -> Self:
@@ -88,6 +90,22 @@ class Database:
             raise StoreError(f"the store failed: {error}{file_limit()}", where=self._where) from error
 
     @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What rows hold is read in here.
+
+        Raises:
+            StoreError: it is damaged, or a later version's.
+        """
+        try:
+            yield
+        except StoreError as error:
+            error.where = error.where or self._where
+            raise
+        except (ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
+            what = f"the store is damaged, or a later Sassafras wrote to it: {reason(error)}"
+            raise StoreError(what, where=self._where, hint="name another with --store") from error
+
+    @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[sqlite3.Connection]:
         """All or nothing, or one consistent view where `write` is False; nested uses join the outer one.
 
@@ -98,6 +116,9 @@ class Database:
             if self._connection.in_transaction:
                 yield self._connection
                 return
+            if write and _file(self._place) != self._file:  # SQLite would go on writing what nothing reads
+                what = "the store was moved or replaced while it was open"
+                raise StoreError(what, where=self._where, hint="put it back and start anew: it resumes")
             with whole(self._connection, write=write):
                 yield self._connection
 
@@ -132,6 +153,15 @@ class Database:
             row = {column: key[column] for column in KEY_COLUMNS} | {"meta": dumps(kernel.meta)}
             self.insert("kernels", row, "ON CONFLICT DO NOTHING")
             return int(db.execute(f"SELECT id FROM kernels WHERE {where}", values).fetchone()[0])
+
+
+def _file(path: Path) -> tuple[int, int] | None:
+    """Which file lies at a path; None for none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def inflate(data: bytes, size: int, digest: str, where: str) -> bytes:

@@ -121,5 +121,5 @@ def kernel_of(cubin: bytes, name: str, arch: str, launch: str, meta: str) -> Ker
     """
     try:
         return typed(Kernel.launched_as(json.loads(launch), cubin, name, arch, json.loads(meta)))
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError("the store's launch facts of this kernel are damaged", where=name) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StoreError(f"the store's launch facts of {name} are damaged") from error

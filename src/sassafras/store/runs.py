@@ -126,13 +126,15 @@ class Runs(Database):
             f"SELECT {', '.join(OUTCOME_COLUMNS)}, took FROM evaluations WHERE run = ? AND digest = ?",
             (run_id, digest),
         )
-        return None if row is None else (row_outcome(row[:-1]), row[-1])
+        with self.reading():
+            return None if row is None else (row_outcome(row[:-1]), row[-1])
 
     def recorded(self, run_id: int) -> Iterator[tuple[Outcome, float]]:
         """Every outcome of a run and the seconds that it took, in the order in which they were recorded."""
         query = f"SELECT {', '.join(OUTCOME_COLUMNS)}, took FROM evaluations WHERE run = ? ORDER BY id"
-        for row in self._all(query, (run_id,)):
-            yield row_outcome(row[:-1]), row[-1]
+        with self.reading():
+            for row in self._all(query, (run_id,)):
+                yield row_outcome(row[:-1]), row[-1]
 
     def finish_run(self, run_id: int, budget: str, result: Mapping[str, Any]) -> None:
         """Note what the run reported, and the budget that it had."""
@@ -150,7 +152,8 @@ class Runs(Database):
 
     def runs(self) -> list[RunRecord]:
         """Every run, oldest first."""
-        return [_run(row) for row in self._all(f"SELECT {_RUN_COLUMNS} ORDER BY r.id")]
+        with self.reading():
+            return [_run(row) for row in self._all(f"SELECT {_RUN_COLUMNS} ORDER BY r.id")]
 
     def run(self, run_id: int) -> RunRecord:
         """One run.
@@ -163,7 +166,8 @@ class Runs(Database):
             raise StoreError(
                 f"there is no run {run_id}", where=self._where, hint="see `sassafras store list`"
             )
-        return _run(row)
+        with self.reading():
+            return _run(row)
 
     def evaluations(self, run_id: int) -> Iterator[Outcome]:
         """The outcomes of a run, in the order in which they were recorded."""
@@ -181,7 +185,8 @@ class Runs(Database):
         row = self._one(
             f"SELECT {KERNEL_COLUMNS} FROM runs r JOIN kernels k ON k.id = r.kernel WHERE r.id = ?", (run_id,)
         )
-        return kernel_of(self.cubin(record.baseline), *row[1:])
+        with self.reading():
+            return kernel_of(self.cubin(record.baseline), *row[1:])
 
     def steps(self, run_id: int) -> Iterator[StoredStep]:
         """What a run tried, in order, without the outcomes' facts: quick to read for curves and trees."""
@@ -190,9 +195,10 @@ class Runs(Database):
             "SELECT digest, verdict, speedup, cycles, baseline_cycles, took, recipe FROM evaluations"
             " WHERE run = ? ORDER BY id"
         )
-        for digest, verdict, speedup, cycles, before, took, recipe in self._all(query, (run_id,)):
-            ratio = speedup if speedup is not None else before / cycles if cycles and before else None
-            yield typed(StoredStep(digest, verdict, ratio, took, recipe))
+        with self.reading():
+            for digest, verdict, speedup, cycles, before, took, recipe in self._all(query, (run_id,)):
+                ratio = speedup if speedup is not None else before / cycles if cycles and before else None
+                yield typed(StoredStep(digest, verdict, ratio, took, recipe))
 
 
 def _run(row: tuple[Any, ...]) -> RunRecord:

@@ -141,11 +141,19 @@ def schema() -> str:
 
 
 def default_path() -> Path:
-    """``$SASSAFRAS_STORE``, or ``sassafras/store.sqlite`` in the user's data directory (XDG)."""
-    if named := os.environ.get("SASSAFRAS_STORE"):
-        return Path(named).expanduser()
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "sassafras" / "store.sqlite"
+    """``$SASSAFRAS_STORE``, or ``sassafras/store.sqlite`` in the user's data directory (XDG).
+
+    Raises:
+        StoreError: the user has no home directory.
+    """
+    named, base = os.environ.get("SASSAFRAS_STORE"), os.environ.get("XDG_DATA_HOME")
+    try:
+        if named:
+            return Path(named).expanduser()
+        return (Path(base) if base else Path.home() / ".local" / "share") / "sassafras" / "store.sqlite"
+    except RuntimeError as error:  # a container's user may have none
+        what = "there is no home directory to keep the store in"
+        raise StoreError(what, where=named, hint="set HOME, or name a file with SASSAFRAS_STORE") from error
 
 
 def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
@@ -156,12 +164,11 @@ def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
             or cannot be opened. The file is left exactly as it was.
     """
     where = str(path)
-    if readonly and not path.exists():
-        raise StoreError("there is no store here", where=where, hint="run `sassafras optimize` first")
     if not readonly:
         with os_errors("cannot create the store's folder", where, StoreError):
             path.parent.mkdir(parents=True, exist_ok=True)
-    _refuse_foreign(path)
+    if not _refuse_foreign(path) and readonly:
+        raise StoreError("there is no store here", where=where, hint="run `sassafras optimize` first")
     try:
         if readonly:
             return _connect_readonly(path)
@@ -190,6 +197,8 @@ def _hint(error: sqlite3.Error) -> str:
         return "another process has been writing for long; try again"
     if "readonly" in str(error):
         return "the file or its folder is read-only"
+    if "I/O" in str(error) or "full" in str(error):
+        return "its disk may be full: a reader, too, needs 32 KiB there"
     return "the file was left as it is; move it away, or name another with --store or SASSAFRAS_STORE"
 
 
@@ -198,21 +207,26 @@ def _foreign(where: str, application: int) -> StoreError:
     return StoreError(what, where=where, hint=_LEFT)
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Read the header without SQLite, which would roll back a foreign file's journal on opening it."""
+def _refuse_foreign(path: Path) -> bool:
+    """Read the header without SQLite, which would roll back a foreign file's journal on opening it.
+
+    Returns:
+        Whether there is a file.
+    """
     try:
         with path.open("rb") as file:
             header = file.read(100)
-    except FileNotFoundError:
-        return
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError as error:
         raise StoreError(f"cannot read the store: {error.strerror}", where=str(path)) from error
     if not header:
-        return  # an empty file: created, or about to be filled, by another process of ours
+        return True  # an empty file: created, or about to be filled, by another process of ours
     if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
         raise StoreError("this file is not a Sassafras store", where=str(path), hint=_LEFT)
     if (found := int.from_bytes(header[68:72], "big")) not in (APPLICATION_ID, 0):
         raise _foreign(str(path), found)
+    return True
 
 
 def _connect_readonly(path: Path) -> sqlite3.Connection:
@@ -231,7 +245,8 @@ def _connect_readonly(path: Path) -> sqlite3.Connection:
         _check(connection, str(path))
     except sqlite3.DatabaseError as error:
         connection.close()
-        raise StoreError(f"cannot read the store: {error}", where=str(path), hint=_hint(error)) from error
+        what = f"cannot read the store: {error}{file_limit()}"
+        raise StoreError(what, where=str(path), hint=_hint(error)) from error
     except BaseException:
         connection.close()
         raise
@@ -277,13 +292,10 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 
 
 def _check(connection: sqlite3.Connection, where: str) -> None:
-    connection.execute("BEGIN")  # one view of the file, which another process may be creating
-    try:
+    with whole(connection, write=False):  # one view of the file, which another process may be creating
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    finally:
-        connection.execute("ROLLBACK")
     if application == version == tables == 0:
         raise StoreError("there is no store here: the file is empty", where=where)
     if application != APPLICATION_ID:

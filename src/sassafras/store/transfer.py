@@ -52,7 +52,7 @@ def _whole(v: Any) -> bool:
 
 
 def _real(v: Any) -> bool:
-    return isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)
+    return _whole(v) or (isinstance(v, float) and math.isfinite(v))
 
 
 def _positive(v: Any) -> bool:
@@ -165,7 +165,7 @@ def export_store(store: Store, path: Path, *, runs: bool = True) -> int:
 
 
 def _lines(store: Store, runs: bool) -> Iterator[dict[str, Any]]:
-    with store.transaction(write=False) as db:
+    with store.transaction(write=False) as db, store.reading():
         yield {"format": FORMAT, "version": VERSION}
         for digest, size, data in db.execute("SELECT digest, size, data FROM cubins ORDER BY digest"):
             inflate(data, size, digest, str(store.path))
@@ -305,9 +305,9 @@ class _Import:
     def evaluation(self, line: dict[str, Any]) -> None:
         uid = line.get("evaluation")
         values = self._values("evaluation", line, {"evaluation"})
-        if uid not in self.runs:
+        if not _UID(uid) or uid not in self.runs:
             raise ValueError("an evaluation of a run that is not in the file")
-        run = self.runs[uid]
+        run = self.runs[str(uid)]
         if run is None:
             return
         if values["modelled"] != run[1]:

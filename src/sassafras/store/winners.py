@@ -101,20 +101,21 @@ class Winners(Runs):
             " ORDER BY w.low DESC, w.id DESC",
             (original, gpu),
         )
-        return [
-            typed(
-                Winner(
-                    gpu=gpu,
-                    speedup=speedup,
-                    interval=Interval(low, high),
-                    null=null,
-                    null_interval=Interval(null_low, null_high),
-                    samples=samples,
-                    **self._tuned(*kept),
+        with self.reading():
+            return [
+                typed(
+                    Winner(
+                        gpu=gpu,
+                        speedup=speedup,
+                        interval=Interval(low, high),
+                        null=null,
+                        null_interval=Interval(null_low, null_high),
+                        samples=samples,
+                        **self._tuned(*kept),
+                    )
                 )
-            )
-            for gpu, speedup, low, high, null, null_low, null_high, samples, *kept in rows
-        ]
+                for gpu, speedup, low, high, null, null_low, null_high, samples, *kept in rows
+            ]
 
     def remove_winner(self, winner_id: int) -> None:
         """Remove one measured winner, for example one that the validator refuses by now.
@@ -136,10 +137,11 @@ class Winners(Runs):
             " WHERE (?1 IS NULL OR k.cubin = ?1) ORDER BY w.modelled_ratio DESC, w.id DESC",
             (original,),
         )
-        return [
-            typed(ModelledWinner(model=model, modelled_ratio=ratio, **self._tuned(*kept)))
-            for model, ratio, *kept in rows
-        ]
+        with self.reading():
+            return [
+                typed(ModelledWinner(model=model, modelled_ratio=ratio, **self._tuned(*kept)))
+                for model, ratio, *kept in rows
+            ]
 
     def _tuned(self, *row: Any) -> dict[str, Any]:
         """The fields of a `TunedKernel` from the columns `_TUNED`."""

@@ -16,6 +16,8 @@ def key_of(value: Any) -> Any:
         shape = getattr(value, "shape", None)
         aligned = int(value.data_ptr()) % 16
         return str(value.dtype), None if shape is None else tuple(shape), strides(value), aligned
+    if isinstance(value, bool):
+        return bool, value  # to Python it equals 0 or 1, to Triton it is of another type
     return float if isinstance(value, float) else plain(value)
 
 
