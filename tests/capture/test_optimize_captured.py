@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -136,6 +137,18 @@ def test_down_the_list_into_the_store(recorded: Path, tmp_path: Path) -> None:
             variant = captured.find(row.label)
             tuned = next((tmp_path / "out").glob(f"{row.label}-*.cubin")).read_bytes()
             assert Validator(captured.cubin(variant), variant.name).check(tuned).ok
+
+
+def test_an_interrupted_search_is_the_last(recorded: Path, tmp_path: Path) -> None:
+    def interrupt(_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    how = {"device": "model", "budget": "5e", "store": False, "out": tmp_path, "progress": interrupt}
+    report = optimize_captured(recorded, **how)  # type: ignore[arg-type]
+    first, *others = report.rows
+    assert report.interrupted and first.ratio is not None and len(others) >= 2
+    assert all(row.ratio is None and row.detail.startswith("left alone:") for row in others)
+    assert any(row.detail == "left alone: interrupted" for row in others)
 
 
 def test_the_compilers_space_on_every_shape(recorded: Path, tmp_path: Path) -> None:

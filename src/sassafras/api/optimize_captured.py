@@ -69,6 +69,7 @@ class CapturedReport:
         timed: whether shares are of GPU time; otherwise of launches.
         wall_s: captured seconds between the first and the last launch.
         graphs: whether CUDA graphs have captured some of them; their replays are not counted.
+        interrupted: whether SIGINT or SIGTERM ended a search, and the kernels after it were left alone.
     """
 
     rows: tuple[CapturedRow, ...]
@@ -77,6 +78,7 @@ class CapturedReport:
     timed: bool
     wall_s: float
     graphs: bool = False
+    interrupted: bool = False
 
     @property
     def expected(self) -> tuple[float, float, float]:
@@ -131,6 +133,7 @@ class CapturedReport:
             "expected_cold": self.expected_cold,
             "saved_s": self.saved_s,
             "graphs": self.graphs,
+            "interrupted": self.interrupted,
             "conclusion": self.conclusion(),
             "rows": [asdict(row) for row in self.rows],
         }
@@ -204,13 +207,16 @@ def optimize_captured(
     of_all = sum(shares[v.digest] for v in tuned)
     rows: list[CapturedRow] = []
     judge = ""
-    modelled = False
+    modelled = interrupted = False
     for number, variant in enumerate(v for v in captured.variants if v.count):
         share = shares[variant.digest]
         row = CapturedRow(variant.label, variant.function, variant.config, False, share, variant.count)
         if number >= most or share < least_share:
             why = "its share is small" if share < least_share else f"not among the {most} with the most time"
             rows.append(replace(row, detail=f"left alone: {why}"))
+            continue
+        if interrupted:
+            rows.append(replace(row, detail="left alone: interrupted"))
             continue
         others = _close(captured, variant)[:runner_ups]
         if seconds is not None:
@@ -230,8 +236,10 @@ def optimize_captured(
                 continue
             judge, modelled = result.device, result.modelled
             rows.append(_of_result(mine, result))
+            if interrupted := result.reason == "interrupted":
+                break
     graphs = any(shape.in_graph for variant in captured.variants for shape in variant.shapes)
-    return CapturedReport(tuple(rows), modelled, judge, captured.timed, captured.wall_s, graphs)
+    return CapturedReport(tuple(rows), modelled, judge, captured.timed, captured.wall_s, graphs, interrupted)
 
 
 def _close(captured: Captured, variant: CapturedVariant) -> list[CapturedVariant]:

@@ -166,6 +166,8 @@ def _changed(tuned: Tuned) -> bool:
 
 def _why_not(tuned: Tuned | None, report: CapturedReport | None, rounds: int) -> str:
     """Why the program is not timed."""
+    if report is not None and report.interrupted:
+        return "interrupted: the same command resumes"
     if not rounds:
         return "that takes a --metric that it prints, or --rounds"
     if (tuned is not None and tuned.modelled) or (report is not None and report.modelled):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from . import options
-from .console import note, print_json, print_table
+from .console import INTERRUPTED, note, print_json, print_table
 from .files import folder
 
 _SEARCH = {"kernels", "runner_ups", "device", "space", "strategy", "settings", "store", "budget"}
@@ -247,8 +247,13 @@ def _program(asked: Any) -> None:
             progress=lambda text: show.update(lambda: text),
             stage=show.stage,
         )
-    written = place / "program-report.json"
-    if _reported(found, written, asked.json):
+    _program_shown(found, place / "program-report.json", asked.json)
+    if found.kernels is not None and found.kernels.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _program_shown(found: Any, written: Path, json: bool) -> None:
+    if _reported(found, written, json):
         return
     if found.products is not None:
         _products(found.products)
@@ -283,6 +288,8 @@ def _captured(asked: Any) -> None:
     if not _reported(report, written, asked.json):
         _kernels(report)
         note(f"wrote {written}")
+    if report.interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _search(asked: Any) -> dict[str, Any]:
