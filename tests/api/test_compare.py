@@ -245,6 +245,8 @@ def test_a_remeasurement_becomes_a_comparison() -> None:
     assert made.decided == "faster"
     assert made.cold_speedup == 1.05
     assert "cold L2: 1.0500x" in made.summary()
+    assert "results: bitwise" in made.summary()
+    assert "results: within the tolerance" in from_evaluation(outcome, 5, 100, bitwise=False).summary()
     refused = from_evaluation(Evaluation("d", Verdict.WRONG_RESULT, detail="differs at y"), 5, 100)
     assert refused.decided == "not comparable"
     assert "differs at y" in refused.summary()

@@ -23,7 +23,7 @@ class Comparison:
         cold_speedup, cold_interval: single calls after the L2 was evicted by reading; None if not measured.
         wall_us: p50 and p99 of the wall time from Python to synchronised, by contestant; empty for cubins.
         equal: ``bitwise``, ``close`` (within rtol 1e-3, atol 1e-3), ``different``, or ``not compared``: what
-            A and B returned for the same arguments.
+            A and B returned for the same arguments. Of cubins also ``within the tolerance``, the workload's.
         verdict: of the evaluator, for cubins; None for functions, whose results are only compared.
         detail: why a cubin was not correct, or ``""``.
         facts: clocks before and after, times of every group. JSON-able.

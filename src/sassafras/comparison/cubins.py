@@ -39,11 +39,13 @@ def compare_cubins(
         outcome = device.remeasure(
             Candidate(second, {"compare": True}), processes=groups, rounds=rounds, cold_l2=cold_l2
         )
-    return from_evaluation(outcome, groups, rounds)
+        exact = bitwise and bool(device.facts.get("exact", True))  # some originals differ from themselves
+    return from_evaluation(outcome, groups, rounds, exact)
 
 
-def from_evaluation(outcome: Evaluation, groups: int, rounds: int) -> Comparison:
+def from_evaluation(outcome: Evaluation, groups: int, rounds: int, bitwise: bool = True) -> Comparison:
     """A `Comparison` from a re-measurement in fresh processes (baseline A, candidate B)."""
+    equal = "bitwise" if bitwise else "within the tolerance"
     return Comparison(
         outcome.speedup,
         outcome.interval,
@@ -55,7 +57,7 @@ def from_evaluation(outcome: Evaluation, groups: int, rounds: int) -> Comparison
         rounds,
         "GPU time in CUDA graphs, fresh processes",
         cold_speedup=outcome.facts.get("cold_l2_speedup"),
-        equal="bitwise" if outcome.verdict.ok else "not compared",
+        equal=equal if outcome.verdict.ok else "not compared",
         verdict=str(outcome.verdict),
         detail=outcome.detail,
         facts=dict(outcome.facts),
