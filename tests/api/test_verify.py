@@ -106,6 +106,8 @@ def test_a_stored_kernel_is_found_by_its_id_and_by_its_workload(tmp_path: Path) 
         assert not found.failed
     with pytest.raises(StoreError, match="no measured kernel 99"):
         verify(stored=99, store=path)
+    with pytest.raises(SassafrasError, match=rf"the stored kernel {number} and a cubin are both given"):
+        verify("suite:rotary", kernel.cubin, stored=number, store=path)
     other = verify("suite:swiglu", store=path)
     assert other.what.startswith("the original itself")
     with pytest.raises(StoreError, match="the target compiles to"):

@@ -181,6 +181,8 @@ class _Subject:
 def _subject(
     target: str | Workload | None, cubin: Any, stored: int | None, store: Any, case: str | None, arch: str
 ) -> _Subject:
+    if stored is not None and cubin is not None:
+        raise SassafrasError(f"the stored kernel {stored} and a cubin are both given", hint="give one")
     winner = None if stored is None else _winner(stored, store)
     if target is None:
         if winner is None:

@@ -51,6 +51,7 @@ def command(
     """
     from sassafras.api.batch_invariance import batch_invariance
     from sassafras.api.verify import verify
+    from sassafras.core import SassafrasError
 
     if batch_invariant:
         rows = batch_invariance(Path(target))
@@ -58,6 +59,8 @@ def command(
         raise typer.Exit(int(rows.failed))
     name: str | None = target
     if target.isdecimal():
+        if stored is not None:
+            raise SassafrasError(f"both {target} and --stored {stored} are given", hint="give one")
         name, stored = None, int(target)
     with about(cubin) if cubin is not None else nullcontext():
         found = verify(
