@@ -133,6 +133,11 @@ def test_a_small_space_is_exhausted_not_walked_forever() -> None:
     assert found.reason == "exhausted" and len(evaluator.judged) == found.evaluations <= 24
 
 
+def test_a_walk_without_patience_does_not_overflow() -> None:
+    found, _ = run(search.Anneal(patience=1), "1000e", cities=4)
+    assert found.reason == "exhausted"
+
+
 @pytest.mark.parametrize("strategy", ["anneal", "greedy", "random_walk"])
 def test_a_cold_walk_gets_out_of_a_valley_that_it_knows(strategy: str) -> None:
     found, _ = run(strategy, "500e", cities=7)  # 7! / 2 legal tours, some 20 neighbours each
@@ -253,6 +258,8 @@ def test_registry_names_and_settings() -> None:
     for bad, settings, message in [
         ("annealing", {}, "no strategy 'annealing'"),
         ("anneal", {"heat": 1}, "heat"),
+        ("anneal", {"cycles": 10**400}, "anneal's cycles is a whole number"),
+        ("anneal", {"start": 10**400}, "anneal's start is a number"),
         (strategy, {"cycles": 1}, "finished strategy"),
         (object(), {}, "is no strategy"),
     ]:

@@ -14,6 +14,9 @@ from sassafras.core import SearchError, Space
 
 from .contract import Evaluate, Session
 
+#: most doublings of the temperature
+WARMEST = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Anneal:
@@ -50,7 +53,7 @@ class Anneal:
             if int(position) > cycle:
                 cycle, state, cost = int(position), session.best.state, session.best.cost
             temperature = self.start * (self.end / self.start) ** (position - int(position))
-            temperature *= 2.0 ** (session.idle / self.patience)
+            temperature *= 2.0 ** min(session.idle / self.patience, WARMEST)
             move = space.sample(state, session.rng)
             if move is None:
                 state, cost = session.best.state, session.best.cost

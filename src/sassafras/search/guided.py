@@ -16,11 +16,9 @@ import numpy as np
 
 from sassafras.core import Outcome, Playable, SearchError, Space, Tracked
 
+from .anneal import WARMEST
 from .contract import Evaluate, Session
 from .experience import Experience
-
-#: most doublings of the temperature
-_WARMEST = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ class Guided:
             if action >= 0:
                 proposals.learn(action, price is not None and cost - price > noise(outcome, cost))
             temperature = self.start * (self.end / self.start) ** (position - int(position))
-            temperature *= 2.0 ** min((session.idle + refused) / self.patience, _WARMEST)
+            temperature *= 2.0 ** min((session.idle + refused) / self.patience, WARMEST)
             if price is not None and (price <= cost or rng.random() < math.exp((cost - price) / temperature)):
                 state, cost, refused = neighbour, price, 0
                 proposals.enter(state)

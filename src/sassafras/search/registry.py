@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -126,9 +126,9 @@ def check_settings(make: Callable[..., Any], settings: Mapping[str, Any], who: s
         if isinstance(usual, bool):
             fits, kind = isinstance(value, bool), "true or false"
         elif isinstance(usual, int):
-            fits, kind = number and isinstance(value, int) and value >= 0, "a whole number from 0 up"
+            fits, kind = number and isinstance(value, int) and 0 <= value < 2**63, "a whole number from 0 up"
         elif isinstance(usual, float):
-            fits = number and isinstance(value, int | float) and 0 <= value < math.inf
+            fits = number and isinstance(value, int | float) and 0 <= value <= sys.float_info.max
             kind = "a number from 0 up"
         elif isinstance(usual, str):
             fits, kind = isinstance(value, str), "a text"
