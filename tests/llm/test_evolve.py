@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -233,5 +234,19 @@ class TestWired:
         assert said["strategy"] == "evolve"
         counted = next(note for note in said["notes"] if note.startswith("proposals by"))
         assert "accepted unchecked" in counted and "correct" not in counted, "nothing was run"
+        for word, value in (("3e", "60s"), ("s.sqlite", "other.sqlite")):
+            arguments = [one.replace(word, value) for one in arguments]
+
+        def interrupt(*_: object) -> None:
+            if signal.getsignal(signal.SIGINT) is not before:  # the search is running
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.raise_signal(signal.SIGINT)
+
+        before, old = signal.getsignal(signal.SIGINT), signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+        done = CliRunner().invoke(app, arguments)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+        assert done.exit_code == 130 and json.loads(done.stdout)["reason"] == "interrupted"
         wrong = CliRunner().invoke(app, [*arguments, "--proposer", "oracle"])
         assert wrong.exit_code == 2

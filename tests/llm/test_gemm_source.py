@@ -100,6 +100,8 @@ def test_the_command_line_goes_through_an_exchange_folder(tmp_path: Path) -> Non
     common = ["evolve", "gemm:64,128,256", "--proposer", f"exchange:{folder}", *out]
     done = run.invoke(app, [*common, "--device", "none"])
     assert done.exit_code == 4 and "waiting for 2 answers" in done.output
+    done = run.invoke(app, [*common, "--device", "none", "--json"])
+    assert done.exit_code == 4 and json.loads(done.stdout)["waiting"] == 2
     start = json.loads((folder / "settings.json").read_text())["task"]["start"]
     (folder / "0001.answer.md").write_text(f"## Code\n{start.replace('STAGES = 4', 'STAGES = 3')}\n")
     done = run.invoke(app, [*common, "--device", "model", "--wait", "0"])
@@ -113,6 +115,9 @@ def test_the_command_line_goes_through_an_exchange_folder(tmp_path: Path) -> Non
     assert verdicts == {0: "modelled", 1: "modelled", 2: "compile_error"}
     done = run.invoke(app, ["evolve", "gemm:64,128,256", "--proposer", f"replay:{folder}"])
     assert done.exit_code == 0 and "2 answers judged" in done.output, done.output
+    done = run.invoke(app, ["evolve", "gemm:64,128,256", "--proposer", f"replay:{folder}", "--json"])
+    said = json.loads(done.stdout)
+    assert (said["judged"], said["answered"], said["waiting"]) == (2, 0, 0) and said["best"] > 0
     other = run.invoke(app, [*common, "--device", "model", "--seed", "1"])
     assert other.exit_code == 2 and "has seed = 0, not 1" in other.output
 

@@ -79,6 +79,12 @@ class Standing:
             f"waiting for {self.waiting} answers"
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; ``best`` is the score of the archive's best, None without one."""
+        best = self.archive.best and self.archive.best.score
+        counts = {name: getattr(self, name) for name in ("judged", "answered", "waiting")}
+        return {"folder": str(self.folder), **counts, "best": best}
+
 
 def evolve(
     target: str | Path | Workload,

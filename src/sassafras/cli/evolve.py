@@ -104,13 +104,14 @@ def command(
     kind, _, place = proposer.partition(":")
     if device == "none" or (kind == "replay" and device == "auto"):
         if kind == "replay":
-            print(f"replayed: {replay_run(place).summary()}")
+            stands = replay_run(place)
+            print_json(stands.to_json()) if json else print(f"replayed: {stands.summary()}")
             return
         where = place if kind == "exchange" and place else folder
         if where is None:
             raise SearchError("--device none writes prompts, which needs a folder", hint="--folder FOLDER")
         found = write_prompts(target, where, **given)
-        print(found.summary())
+        print_json(found.to_json()) if json else print(found.summary())
         raise typer.Exit(WAITING if found.waiting else 0)
     made_folder(out)
     with Show(quiet=quiet) as show:
@@ -139,16 +140,17 @@ def command(
     waiting = int(result.facts.get("waiting", 0))
     if json:
         print_json(result.to_json())
-        raise typer.Exit(WAITING if waiting else 0)
-    if waiting:
+    elif waiting:
         print(f"waiting for {waiting} answers; the same command goes on when they are there")
-        raise typer.Exit(WAITING)
-    print(result.summary())
-    if not quiet:
+    else:
+        print(result.summary())
+    if not (quiet or json or waiting):
         for text in result.notes:
             note(f"note: {text}", "yellow")
         if result.from_store:
             note("this search finished before: the stored result; --fresh starts over")
         note(f"wrote {out}")
+    if waiting:
+        raise typer.Exit(WAITING)
     if result.reason == "interrupted":
         raise typer.Exit(INTERRUPTED)
