@@ -233,6 +233,10 @@ COMMANDS: dict[str, list[tuple[Any, ...]]] = {
     "options that exclude each other": [
         ("optimize w.py --preset sip --strategy greedy", "a preset names its strategy (leave out 'greedy'"),
         ("optimize suite:softmax/512x4096 --case 512x2048", "softmax: no case '512x2048' (one of 512x4096)"),
+        ("capture --tensor-mib inf -- true", "error: --tensor-mib is inf (a number of MiB)"),
+        ("capture --all-mib 1e400 -- true", "error: --all-mib is inf (a number of MiB)"),
+        (f"store show {10**30} --store good.sqlite", f"good.sqlite: there is no run {10**30} (see"),
+        (f"report run:{10**30} --store good.sqlite", f"good.sqlite: there is no run {10**30} (see"),
         ("verify 3 --stored 4", "error: both 3 and --stored 4 are given (give one)"),
         ("verify 3 good.cubin", "error: the stored kernel 3 and a cubin are both given (give one)"),
         ("capture --", "no program to run (sassafras capture -- python serve.py)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,9 @@ def test_prune_keeps_winners_and_what_they_need(store: Store) -> None:
     assert store.winners()[0].kernel == tuned().kernel
     with pytest.raises(StoreError):
         store.cubin(stray)
+    assert store.prune(older_than_days=1e7)["runs"] == store.prune(older_than_days=math.inf)["runs"] == 0
+    with pytest.raises(StoreError, match="older_than_days is -1, not a number from 0 up"):
+        store.prune(older_than_days=-1)
     assert store.prune(older_than_days=1)["runs"] == 0 and store.prune(older_than_days=0)["runs"] == 1
 
 

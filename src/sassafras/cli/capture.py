@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -38,6 +39,9 @@ def command(
 
     if not command:
         raise SassafrasError("no program to run", hint="sassafras capture -- python serve.py")
+    for name, mib in (("--tensor-mib", tensor_mib), ("--all-mib", all_mib)):
+        if mib == math.inf:
+            raise SassafrasError(f"{name} is inf", hint="a number of MiB")
     if any(folder(out).iterdir()):
         raise SassafrasError("the folder is not empty", where=str(out), hint="name another one with -o")
     settings = CaptureSettings(out.resolve(), int(tensor_mib * 2**20), int(all_mib * 2**20), cases)

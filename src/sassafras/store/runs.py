@@ -161,7 +161,8 @@ class Runs(Database):
         Raises:
             StoreError: there is no such run.
         """
-        row = self._one(f"SELECT {_RUN_COLUMNS} WHERE r.id = ?", (run_id,))
+        fits = run_id.bit_length() < 64  # SQLite's numbers have 64 bits
+        row = self._one(f"SELECT {_RUN_COLUMNS} WHERE r.id = ?", (run_id,)) if fits else None
         if row is None:
             raise StoreError(
                 f"there is no run {run_id}", where=self._where, hint="see `sassafras store list`"

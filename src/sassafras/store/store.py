@@ -7,8 +7,13 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from sassafras.core import StoreError
+
 from .transfer import export_store, import_store
 from .winners import Winners
+
+#: before the first run, and within the calendar of `datetime`
+_MOST_DAYS = 100_000
 
 
 class _DryRun(Exception):
@@ -52,11 +57,13 @@ class Store(Winners):
         Returns:
             How many runs, evaluations, modelled winners and cubins went.
         """
+        if older_than_days is not None and not older_than_days >= 0:
+            raise StoreError(f"older_than_days is {older_than_days}, not a number from 0 up")
         gone: dict[str, int] = {}
         with suppress(_DryRun), self.transaction() as db:
             which, values = "finished_budget IS NOT NULL OR key IS NULL", list[str]()
             if older_than_days is not None:
-                limit = datetime.now(UTC) - timedelta(days=older_than_days)
+                limit = datetime.now(UTC) - timedelta(days=min(older_than_days, _MOST_DAYS))
                 which, values = "created < ?", [limit.isoformat(timespec="microseconds")]
             gone["evaluations"] = db.execute(
                 f"DELETE FROM evaluations WHERE run IN (SELECT id FROM runs WHERE {which})", values
