@@ -80,6 +80,9 @@ def test_a_bad_file_names_the_place(tmp_path: Path, text: str, attribute: str, m
     [
         ("nowhere.py", "no such file"),
         ("nowhere.toml", "no such file"),
+        ("~no-such-user/w.py", "~no-such-user/w.py: no such file: Could not determine home directory"),
+        ("a\0.py", "no such file: embedded null byte"),
+        (300 * "a" + ".toml", "aa.toml: no such file: File name too long"),
         ("softmax", "softmax: cannot tell what this is.*suite:NAME"),
         ("suite:nonesuch", "no kernel 'nonesuch'.*softmax"),
         ("suite:softmax/3x3", "no case '3x3'.*512x4096"),

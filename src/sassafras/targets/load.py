@@ -13,6 +13,7 @@ from types import ModuleType
 
 from sassafras import suite
 from sassafras.core import Case, Kernel, SassafrasError, Workload, WorkloadError
+from sassafras.core.errors import reason
 from sassafras.frontend import description
 from sassafras.frontend.captured import files, workloads
 
@@ -61,9 +62,14 @@ def load(target: str) -> Workload:
     if path.suffix not in (".py", ".toml"):
         what = "a folder is no target" if path.is_dir() else "cannot tell what this is"
         raise WorkloadError(what, where=target, hint=f"a target is {_FORMS}")
-    path = path.expanduser().resolve()
-    if not path.is_file():
-        raise WorkloadError("no such file", where=str(path), hint=f"a target is {_FORMS}")
+    why = ""
+    try:
+        path = path.expanduser().resolve()
+        there = path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:  # a name that is no name, ~nobody
+        there, why = False, f": {reason(error)}"
+    if not there:
+        raise WorkloadError(f"no such file{why}", where=str(path), hint=f"a target is {_FORMS}")
     if path.suffix == ".toml":
         return dataclasses.replace(description.read(path), source=str(path))
     attribute = attribute or "workload"
