@@ -25,8 +25,8 @@ def command(
     device: options.Device = "auto",
     limit: Annotated[int, typer.Option(help="Evaluate at most this many schedules.")] = 600,
     keep: Annotated[float, typer.Option(help="Share of the gain that the listed moves must keep.")] = 0.95,
-    remeasure: Annotated[int, typer.Option(help="Number of moves to re-measure, largest first.")] = 5,
-    most: Annotated[int, typer.Option(help="List at most this many moves.")] = 20,
+    remeasure: Annotated[int, typer.Option(min=0, help="Number of moves to re-measure, largest first.")] = 5,
+    most: Annotated[int, typer.Option(min=0, help="List at most this many moves.")] = 20,
     store: options.StorePath = None,
     save: Annotated[
         Path | None,

@@ -32,12 +32,15 @@ def bench(
         float, typer.Option(min=1e-3, help="GPU time to measure each shape for, in seconds.")
     ] = 0.1,
     configs: Annotated[
-        int, typer.Option(help="Number of configurations to time when selecting, per shape and layout.")
+        int,
+        typer.Option(min=1, help="Number of configurations to time when selecting, per shape and layout."),
     ] = 128,
     exclude: options.Exclude = "",
     processes: Annotated[int, typer.Option(help="Number of fresh processes to measure in.")] = 1,
     rate: Annotated[float, typer.Option(min=1e-3, help="With --mode server: calls per second.")] = 1000.0,
-    calls: Annotated[int, typer.Option(help="With --mode server: number of calls of each contestant.")] = 30,
+    calls: Annotated[
+        int, typer.Option(min=1, help="With --mode server: number of calls of each contestant.")
+    ] = 30,
     cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
     apart: options.Apart = True,
     known: Annotated[
@@ -112,7 +115,7 @@ def configs(
     rejected: Annotated[
         bool, typer.Option("--rejected", help="List the configurations that cannot run, with the reason.")
     ] = False,
-    limit: Annotated[int, typer.Option(help="Number of lines to print.")] = 40,
+    limit: Annotated[int, typer.Option(min=0, help="Number of lines to print.")] = 40,
 ) -> None:
     """List the configurations of a shape, best estimate first. Needs no GPU."""
     from sassafras.gemm.configs import registry

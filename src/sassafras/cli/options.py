@@ -73,7 +73,8 @@ Top = Annotated[
 Apart = Annotated[bool, typer.Option(help="Flush the L2 and make one warm-up call before each timed block.")]
 Gpus = Annotated[int, typer.Option(help="Number of GPUs of this host to use.")]
 Minutes = Annotated[
-    float | None, typer.Option(help="Start no shape after this many minutes; the same command resumes.")
+    float | None,
+    typer.Option(min=0, help="Start no shape after this many minutes; the same command resumes."),
 ]
 Cache = Annotated[Path | None, typer.Option(help="Folder of compiled kernels.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Try the command without a GPU, with modelled times.")]

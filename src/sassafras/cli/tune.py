@@ -83,7 +83,8 @@ def command(
     configs: Annotated[
         int | None,
         typer.Option(
-            help="Number of configurations to time, per shape and layout (128; with --only-configs: 24)."
+            min=1,
+            help="Number of configurations to time, per shape and layout (128; with --only-configs: 24).",
         ),
     ] = None,
     exclude: options.Exclude = "",
@@ -96,7 +97,7 @@ def command(
     recorded: Annotated[
         int,
         typer.Option(
-            help="With --only-configs: number of recorded configurations to time again, per layout."
+            min=0, help="With --only-configs: number of recorded configurations to time again, per layout."
         ),
     ] = 4,
     source: options.Source = "",
