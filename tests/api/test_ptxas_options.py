@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,10 @@ def test_a_choice_on_the_model_is_saved_and_loaded(space: ptx.PtxSpace, tmp_path
     path = choice.save(tmp_path)
     made, note = load_choice(path, lambda tools: space)
     assert made.kernel.digest == choice.kernel.digest and choice.ptxas in note
+    assert path.name == "softmax-512x4096.ptxas-options.json"
+    assert replace(choice, case="a/b c").save(tmp_path).name == "softmax-a_b_c.ptxas-options.json"
+    with pytest.raises(SassafrasError, match="cannot write the choice"):
+        choice.save(path)
     before = tmp_path / "softmax.knobs.json"  # as earlier versions wrote it
     before.write_text(path.read_text().replace("sassafras-ptxas-options", "sassafras-knobs"))
     assert load_choice(before, lambda tools: space)[0].kernel.digest == choice.kernel.digest

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Candidate, Case, Device, Kernel, Redrawing, SassafrasError, Workload, beats
-from sassafras.core.errors import reason
+from sassafras.core.errors import os_errors, reason
 from sassafras.frontend.ptx import PtxSpace, PtxState
 from sassafras.frontend.ptxas_options import PtxasOptions, controls_digest, fetch
+from sassafras.jobs.result import file_stem
 from sassafras.sass import Cubin
 from sassafras.timing_model.evidence import correlation, refusal
 
@@ -114,10 +115,15 @@ class PtxasOptionChoice:
         return out
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``<workload>-<case>.ptxas-options.json``, which ``optimize --ptxas-options`` takes."""
-        path = Path(folder) / f"{self.workload}-{self.case}.ptxas-options.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.to_json(), indent=1) + "\n")
+        """Write ``<workload>-<case>.ptxas-options.json``, which ``optimize --ptxas-options`` takes.
+
+        Raises:
+            SassafrasError: it cannot be written.
+        """
+        path = Path(folder) / f"{file_stem(f'{self.workload}-{self.case}')}.ptxas-options.json"
+        with os_errors("cannot write the choice", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(self.to_json(), indent=1) + "\n")
         return path
 
 

@@ -194,8 +194,7 @@ class Result:
         Raises:
             SassafrasError: they cannot be written.
         """
-        name = f"{self.workload}-{self.case}-{self.strategy}-s{self.seed}"
-        stem = re.sub(r"[^\w.+-]+", "_", name).lstrip(".")
+        stem = file_stem(f"{self.workload}-{self.case}-{self.strategy}-s{self.seed}")
         directory = Path(directory)
         cubin, facts = directory / f"{stem}.cubin", directory / f"{stem}.json"
         with os_errors("cannot write the result", directory):
@@ -248,6 +247,11 @@ class Result:
         except (TypeError, KeyError, ValueError) as error:
             raise StoreError(f"the stored result cannot be read: {error}") from error
         return found
+
+
+def file_stem(name: str) -> str:
+    """A name as that of a file: without slashes, spaces and the like."""
+    return re.sub(r"[^\w.+-]+", "_", name).lstrip(".")
 
 
 def _kernel_json(kernel: Kernel) -> dict[str, Any]:
