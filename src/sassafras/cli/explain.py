@@ -9,6 +9,7 @@ import typer
 
 from . import options
 from .console import note, print_json
+from .files import folder, new_file
 
 
 def command(
@@ -39,6 +40,9 @@ def command(
     """Explain how much each move of a tuned schedule gained, and why."""
     from sassafras.report.explain import explain
 
+    if save is not None:
+        folder(save.parent)
+        new_file(save)
     found = explain(
         target,
         tuned=tuned,
