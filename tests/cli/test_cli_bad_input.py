@@ -50,6 +50,10 @@ def said(words: list[str]) -> str:
             ["optimize", "suite:softmax", "--effort", "full", *MODEL],
             ["both --budget 3e and --effort full are given (give one)"],
         ),
+        (
+            ["optimize", "suite:softmax", "--preset", "sip", "--effort", "quick"],
+            ["a preset has a budget of its own (leave out --effort, or give --budget)"],
+        ),
         (["optimize", "--captured", "folder"], ["optimize --captured has another name", "tune CAPTURE"]),
         (["optimize", "suite:softmax", "--knobs=x.json"], ["--knobs has another name", "--ptxas-options"]),
         (["knobs", "suite:softmax"], ["knobs has another name now (sassafras ptxas-options TARGET)"]),

@@ -80,6 +80,8 @@ def command(
 
     if budget is not None and effort is not None:
         raise SearchError(f"both --budget {budget} and --effort {effort} are given", hint="give one")
+    if preset is not None and effort is not None:
+        raise SearchError("a preset has a budget of its own", hint="leave out --effort, or give --budget")
     folder(out)
     leave_torch_out()
     several = len(targets) > 1 or case == "all"
