@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from sassafras.api.ptxas_options import choose
 from sassafras.api.ptxas_options import load as load_choice
-from sassafras.core import CompileError, SassafrasError, Space
+from sassafras.core import Candidate, CompileError, Evaluation, SassafrasError, Space
 from sassafras.frontend import ptx, ptxas_options
 from sassafras.frontend._ptxas import assemble
 from sassafras.frontend.ptx import PtxMove, PtxState
 from sassafras.frontend.ptxas_options import PtxasOptions
 from sassafras.sass import Cubin, Program
 from sassafras.targets import load
+from tests.by_recipe import Bench
 
 
 def bundled() -> list[str]:
@@ -133,6 +136,21 @@ def test_a_choice_on_the_model_is_saved_and_loaded(space: ptx.PtxSpace, tmp_path
     before = tmp_path / "softmax.knobs.json"  # as earlier versions wrote it
     before.write_text(path.read_text().replace("sassafras-ptxas-options", "sassafras-knobs"))
     assert load_choice(before, lambda tools: space)[0].kernel.digest == choice.kernel.digest
+
+
+def test_the_reported_figure_has_chosen_nothing(space: ptx.PtxSpace) -> None:
+    class Lucky(Bench):
+        measured: ClassVar[Counter[str]] = Counter()
+
+        def remeasure(self, candidate: Candidate, **how: object) -> Evaluation:
+            self.measured[candidate.digest] += 1
+            return self.evaluation(candidate, 1.2 if self.measured[candidate.digest] == 1 else 1.05)
+
+    workload, device = load("suite:softmax"), Lucky(slowest=1.01)
+    settings = [PtxasOptions(opt_level=1), PtxasOptions(register_level=0), PtxasOptions(store_cache="cs")]
+    choice = choose(space, workload, workload.case(), device, settings)
+    assert len(device.measured) > 1 and device.measured[choice.kernel.digest] == 2
+    assert choice.speedup == pytest.approx(1.05) and choice.high == pytest.approx(1.051)
 
 
 def test_a_broken_choice_is_named(space: ptx.PtxSpace, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def command(
         [r.ptxas, " ".join(r.flags), str(r.registers), r.verdict, f"{r.speedup:.4f}" if r.speedup else ""]
         for r in choice.rows[:rows]
     ]
-    speed = "modelled, as selected" if choice.modelled else "speed-up"
+    speed = "modelled, as selected" if choice.modelled else "speed-up, as selected"
     print_table(
         f"{len(choice.rows)} distinct kernels", ["ptxas", "flags", "registers", "verdict", speed], table
     )
