@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -222,6 +223,12 @@ def test_bad_calls_say_what_is_wrong(tmp_path: Path) -> None:
         compare(_work(1), _work(1), groups=1)
     with pytest.raises(SassafrasError, match="at least 4 rounds"):
         compare(_work(1), _work(1), rounds=1)
+    for device in ("gpu", "cuda:0"):
+        with pytest.raises(DeviceError, match=f"there is no device '{device}' .auto, cuda or cpu"):
+            compare(len, len, args=("a",), device=device)  # type: ignore[arg-type]
+    for bad in (0.0, math.nan, math.inf):
+        with pytest.raises(SassafrasError, match=f"a block of {bad} us"):
+            compare(len, len, args=("a",), block_us=bad)
 
 
 def test_without_a_gpu_cubins_and_graphs_are_refused_clearly() -> None:

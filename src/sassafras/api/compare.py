@@ -13,6 +13,7 @@ it were another contestant. A difference counts only when its interval lies whol
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from sassafras.comparison.comparison import Comparison
 from sassafras.comparison.cubins import compare_cubins
 from sassafras.comparison.functions import compare_functions
 from sassafras.comparison.timers import Call, Function
-from sassafras.core import Kernel, SassafrasError, Workload
+from sassafras.core import DeviceError, Kernel, SassafrasError, Workload
 
 __all__ = ["Comparison", "compare"]
 
@@ -66,7 +67,7 @@ def compare(
         seed: for functions: of the places in memory.
 
     Raises:
-        DeviceError: no GPU where one is needed; a function that launches nothing that could be captured.
+        DeviceError: no such device; no GPU where one is needed; a function of which nothing is captured.
         SassafrasError: a and b are not of one kind, or cubins without a workload.
     """
     functions = callable(a) and callable(b)
@@ -76,6 +77,10 @@ def compare(
         raise SassafrasError(f"an interval needs at least 2 groups, got {groups}")
     if rounds < 4:
         raise SassafrasError(f"at least 4 rounds are needed, got {rounds}")
+    if device not in ("auto", "cuda", "cpu"):
+        raise DeviceError(f"there is no device {device!r}", hint="auto, cuda or cpu")
+    if not 0 < block_us < math.inf:
+        raise SassafrasError(f"a block of {block_us} us cannot be timed")
     if callable(a) and callable(b):  # (again, for the type checker)
         first, second = (Call(function, tuple(args), dict(kwargs or {})) for function in (a, b))
         return compare_functions(first, second, device, groups, rounds, block_us, cold_l2, seed)
