@@ -301,11 +301,18 @@ def test_one_line_says_what_is_wrong(
     assert any(all(part in row for part in said.split("{}")) for row in lines), ran.output
 
 
-def test_a_full_disk_under_the_output() -> None:
-    command = f"exec {sys.executable} -m sassafras suite --json > /dev/full"
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("suite --json > /dev/full", 2, "error: the output: No space left on device\n"),
+        ("--help > /dev/full", 2, "error: the output: No space left on device\n"),
+        ("suite --json >&-", 0, ""),
+    ],
+)
+def test_a_full_disk_or_nothing_under_the_output(line: str, status: int, said: str) -> None:
+    command = f"exec {sys.executable} -m sassafras {line}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 2
-    assert done.stderr == "error: the output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (status, said)
 
 
 def test_a_machine_without_nvdisasm(files: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -62,29 +64,39 @@ class Commands(TyperGroup):
             if tuple(ours[: len(words)]) == words and option in {"", *(a.split("=")[0] for a in ours)}:
                 error(f"{' '.join((*words, option)).strip()} has another name now ({now})")
                 raise typer.Exit(2)
-        return super().parse_args(ctx, ours + others)
+        with _written(ctx.meta[_DEBUG]):  # --help
+            return super().parse_args(ctx, ours + others)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         from sassafras.core import SassafrasError
-        from sassafras.core.errors import reason
 
         try:
-            return super().invoke(ctx)
+            with _written(ctx.meta[_DEBUG]):
+                return super().invoke(ctx)
         except SassafrasError as problem:
             if ctx.meta[_DEBUG]:
                 raise
             error(problem)
             raise typer.Exit(2) from problem
-        except OSError as problem:  # `sassafras disasm x.cubin | head`, or a full disk
-            known = problem.filename or problem.errno in (errno.EPIPE, errno.ENOSPC, errno.EFBIG)
-            if ctx.meta[_DEBUG] or not known:
-                raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if problem.errno == errno.EPIPE:
-                raise typer.Exit(1) from None
-            error(f"{problem.filename or 'the output'}: {reason(problem)}")
-            raise typer.Exit(2) from problem
+
+
+@contextmanager
+def _written(debug: bool) -> Iterator[None]:
+    """Errors of the output, `sassafras disasm x.cubin | head`, or a full disk, as exit codes."""
+    try:
+        yield
+    except OSError as problem:
+        from sassafras.core.errors import reason
+
+        known = problem.filename or problem.errno in (errno.EPIPE, errno.ENOSPC, errno.EFBIG)
+        if debug or not known:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if problem.errno == errno.EPIPE:
+            raise typer.Exit(1) from None
+        error(f"{problem.filename or 'the output'}: {reason(problem)}")
+        raise typer.Exit(2) from problem
 
 
 app = typer.Typer(
