@@ -40,6 +40,10 @@ def written(folder: Path, of: str) -> Path:
 def test_independent_rows_pass(tmp_path: Path) -> None:
     found = batch_invariance(written(tmp_path, "torch.softmax(x.float(), -1).half()"), rows=40)
     assert not found.failed and found.rows > 200 and "all have the same bits" in found.summary()
+    assert not batch_invariance(written(tmp_path, "x.add_(1)"), rows=40).failed  # in place
+    path = written(tmp_path, "kept.setdefault(len(x), x.clone()).copy_(x)")  # results in the same memory
+    path.write_text("kept = {}\n" + path.read_text())
+    assert not batch_invariance(path, rows=40).failed
 
 
 @pytest.mark.parametrize(
@@ -73,6 +77,15 @@ def test_the_command_says_it_by_its_status(tmp_path: Path) -> None:
             "not tensors of 256 rows",
         ),
         ("1 / 0", "ZeroDivisionError"),
+        ("inputs = int\ndef build():\n    1 / 0", "program.py:3: the file raised ZeroDivisionError"),
+        (
+            "import torch\nbuild = lambda: lambda x: 1 / 0\ninputs = lambda rows: torch.ones(rows)",
+            "program.py:2: the file raised ZeroDivisionError",
+        ),
+        (
+            "import torch\nbuild = lambda: lambda x: [x] * (1 + (len(x) > 9))\ninputs = torch.ones",
+            "the results of 256 rows are 2 tensors, those of 1 rows 1",
+        ),
     ],
 )
 def test_a_program_of_another_kind_is_refused(text: str, what: str, tmp_path: Path) -> None:

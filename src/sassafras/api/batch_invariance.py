@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import SassafrasError, ToolMissing
-from sassafras.targets.load import execute
+from sassafras.targets.load import execute, located
 
 #: rows of the whole batch; rows of batches that are compared with it
 ROWS = 256
@@ -76,7 +76,7 @@ def batch_invariance(
     module = execute(path)
     if missing := [name for name in ("build", "inputs") if not callable(getattr(module, name, None))]:
         raise SassafrasError(f"there is no {missing[0]}()", where=str(path), hint=_CONTRACT)
-    call, given = module.build(), module.inputs(rows)
+    call, given = _called(path, module.build), _called(path, module.inputs, rows)
     whole_inputs = tuple(given) if isinstance(given, tuple | list) else (given,)
     if isinstance(call, torch.nn.Module):
         call.eval()
@@ -85,10 +85,14 @@ def batch_invariance(
             raise SassafrasError(f"inputs({rows}) are not {rows} rows", where=str(path), hint=_CONTRACT)
     rng, unequal, compared = np.random.default_rng(seed), dict[str, int](), 0
     with torch.no_grad():
-        whole = _results(call, whole_inputs, rows, path)
+        whole = _results(call, [t.clone() for t in whole_inputs], rows, path)  # it may work in place
         for name, places, change in _parts(rows, batches, rng):
             at = torch.from_numpy(places).to(whole_inputs[0].device)
             results = _results(call, change([t[at.to(t.device)] for t in whole_inputs]), None, path)
+            if len(results) != len(whole):
+                told = f"the results of {rows} rows are {len(whole)} tensors, "
+                told += f"those of {len(results[0])} rows {len(results)}"
+                raise SassafrasError(told, where=str(path), hint=_CONTRACT)
             differ = sum(_differ(one, of, places) for one, of in zip(results, whole, strict=True))
             compared += len(places)
             if count := int((np.asarray(differ) > 0).sum()):
@@ -118,6 +122,14 @@ def _padded(tensor: Any, rows: int) -> Any:
     return torch.cat([tensor, tensor.new_zeros((rows - len(tensor), *tensor.shape[1:]))])
 
 
+def _called(path: Path, function: Callable[..., Any], *given: Any) -> Any:
+    """What a function of the program returns. Raises WorkloadError: it raised."""
+    try:
+        return function(*given)
+    except Exception as error:
+        raise located(error, path) from error
+
+
 def _leaves(value: Any) -> Iterator[Any]:
     import torch
 
@@ -133,11 +145,11 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _results(call: Any, given: Sequence[Any], rows: int | None, path: Path) -> list[Any]:
     """Tensors of a call's result. Raises SassafrasError: there is none, or one has not as many rows."""
-    found, wanted = list(_leaves(call(*given))), len(given[0]) if rows is None else rows
+    found, wanted = list(_leaves(_called(path, call, *given))), len(given[0]) if rows is None else rows
     if not found or any(t.dim() < 1 or len(t) != wanted for t in found):
         told = f"the results of {wanted} rows are not tensors of {wanted} rows"
         raise SassafrasError(told, where=str(path), hint=_CONTRACT)
-    return found
+    return [t.clone() for t in found]  # the next call may give the same memory
 
 
 def _differ(part: Any, whole: Any, places: np.ndarray) -> np.ndarray:

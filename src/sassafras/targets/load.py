@@ -92,7 +92,7 @@ def load(target: str) -> Workload:
         try:
             value = value()
         except Exception as error:
-            raise _located(error, path) from error
+            raise located(error, path) from error
     if not isinstance(value, Workload):
         raise WorkloadError(
             f"{attribute!r} is a {type(value).__name__}, not a Workload",
@@ -163,14 +163,14 @@ def execute(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         sys.modules.pop(name, None)
-        raise _located(error, path) from error
+        raise located(error, path) from error
     finally:
         sys.path.remove(str(path.parent))
     return module
 
 
-def _located(error: BaseException, path: Path) -> WorkloadError:
-    """The user's line at which the file failed."""
+def located(error: BaseException, path: Path) -> WorkloadError:
+    """An error that a user's file or its functions raised, with the line of the file."""
     if isinstance(error, SyntaxError) and error.filename:
         return WorkloadError(f"syntax error: {error.msg}", where=f"{error.filename}:{error.lineno}")
     lines = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
