@@ -239,6 +239,11 @@ COMMANDS: dict[str, list[tuple[Any, ...]]] = {
         (f"report run:{10**30} --store good.sqlite", f"good.sqlite: there is no run {10**30} (see"),
         ("explain w.py --save empty.py/x.json", "error: empty.py: results cannot be written there: this is"),
         ("explain w.py --save folder", "error: folder: this is a folder (name a file in it)"),
+        (
+            "verify w.py good.cubin --batch-invariant",
+            "error: --batch-invariant is for a program alone (leave out",
+        ),
+        ("optimize w.py --preset sip --budget ''", "error: cannot read the budget ''"),
         ("verify 3 --stored 4", "error: both 3 and --stored 4 are given (give one)"),
         ("verify 3 good.cubin", "error: the stored kernel 3 and a cubin are both given (give one)"),
         ("capture --", "no program to run (sassafras capture -- python serve.py)"),

@@ -125,7 +125,7 @@ def optimize(
             raise SearchError("a preset names its strategy", hint=f"leave out {strategy!r} or {preset!r}")
         protocol = search.preset(preset)
         strategy, settings = protocol.strategy, {**protocol.settings, **(settings or {})}
-        budget = budget or protocol.budget
+        budget = protocol.budget if budget is None else budget
     if by_results := judged_by_results(space):
         ptx_search.check_asked(str(space), ptxas_options, cluster, strategy)
     elif ptxas_controls:

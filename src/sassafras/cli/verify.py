@@ -54,6 +54,9 @@ def command(
     from sassafras.core import SassafrasError
 
     if batch_invariant:
+        if (cubin, stored, case) != (None, None, None):
+            what = "--batch-invariant is for a program alone"
+            raise SassafrasError(what, hint="leave out the cubin, --stored and --case")
         rows = batch_invariance(Path(target))
         print_json({**dataclasses.asdict(rows), "failed": rows.failed}) if json else print(rows.summary())
         raise typer.Exit(int(rows.failed))
