@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,6 +127,19 @@ def test_results_of_before_are_read_as_selected() -> None:
 def test_names_stay_inside_the_folder(tmp_path: Path) -> None:
     cubin, _ = replace(WON, workload="../../etc", case="..").save(tmp_path)
     assert cubin.parent == tmp_path and cubin.exists()
+
+
+def test_a_full_disk_leaves_the_result_that_was_there(tmp_path: Path) -> None:
+    cubin, facts = WON.save(tmp_path)
+    before = facts.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))  # as on a full disk
+    try:
+        with pytest.raises(SassafrasError, match="cannot write the result: File too large"):
+            WON.save(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert facts.read_bytes() == before and set(tmp_path.iterdir()) == {cubin, facts}
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

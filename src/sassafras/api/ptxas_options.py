@@ -12,6 +12,7 @@ from typing import Any
 
 from sassafras.core import Candidate, Case, Device, Kernel, Redrawing, SassafrasError, Workload, beats
 from sassafras.core.errors import os_errors, reason
+from sassafras.core.files import write_whole
 from sassafras.frontend.ptx import PtxSpace, PtxState
 from sassafras.frontend.ptxas_options import PtxasOptions, controls_digest, fetch
 from sassafras.jobs.result import file_stem
@@ -122,8 +123,7 @@ class PtxasOptionChoice:
         """
         path = Path(folder) / f"{file_stem(f'{self.workload}-{self.case}')}.ptxas-options.json"
         with os_errors("cannot write the choice", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(self.to_json(), indent=1) + "\n")
+            write_whole(path, json.dumps(self.to_json(), indent=1) + "\n")
         return path
 
 

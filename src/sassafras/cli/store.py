@@ -164,14 +164,18 @@ def tuned(
     store: StorePath = None,
 ) -> None:
     """Write the tuned cubin for a plain CUDA module, at build time. Exit code 1 if there is none."""
+    from sassafras.core.errors import os_errors
+    from sassafras.core.files import write_whole
     from sassafras.deploy import status, tuned_cubin
 
-    from .files import read
+    from .files import new_file, read
 
+    new_file(out)
     given = read(cubin)
     found = tuned_cubin(given, gpu, kernel=kernel, store=store)
     print(f"{cubin}: {status().kernels[-1].reason}")
     if found == given:
         raise typer.Exit(1)
-    out.write_bytes(found)
+    with os_errors("cannot write the cubin", out):
+        write_whole(out, found)
     print(f"wrote {out}")

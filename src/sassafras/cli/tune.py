@@ -306,7 +306,11 @@ def _search(asked: Any) -> dict[str, Any]:
 
 def _reported(report: Any, path: Path, json: bool) -> bool:
     """Whether a report is printed as JSON; it is written in any case."""
-    path.write_text(json_.dumps(report.to_json(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    from sassafras.core.errors import os_errors
+    from sassafras.core.files import write_whole
+
+    with os_errors("cannot write the report", path):
+        write_whole(path, json_.dumps(report.to_json(), indent=2, sort_keys=True) + "\n")
     if json:
         print_json(report.to_json())
     return json

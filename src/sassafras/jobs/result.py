@@ -11,6 +11,7 @@ from typing import Any
 
 from sassafras.core import Interval, Kernel, StoreError
 from sassafras.core.errors import os_errors
+from sassafras.core.files import write_whole
 from sassafras.evaluate import ApprovedFailure
 from sassafras.jobs.rates import rates
 from sassafras.timing_model.evidence import correlation_words, ratio_words, refusal
@@ -198,13 +199,12 @@ class Result:
         directory = Path(directory)
         cubin, facts = directory / f"{stem}.cubin", directory / f"{stem}.json"
         with os_errors("cannot write the result", directory):
-            directory.mkdir(parents=True, exist_ok=True)
-            cubin.write_bytes(self.cubin)
-            facts.write_text(json.dumps(self.to_json(), indent=2, sort_keys=True, default=str) + "\n")
+            write_whole(cubin, self.cubin)
+            write_whole(facts, json.dumps(self.to_json(), indent=2, sort_keys=True, default=str) + "\n")
             for one in self.failures:
                 failed = f"{stem}-failed-{one.digest[:16]}"
-                (directory / f"{failed}.cubin").write_bytes(one.cubin)
-                (directory / f"{failed}-of.cubin").write_bytes(one.original)
+                write_whole(directory / f"{failed}.cubin", one.cubin)
+                write_whole(directory / f"{failed}-of.cubin", one.original)
         return cubin, facts
 
     def to_json(self) -> dict[str, Any]:

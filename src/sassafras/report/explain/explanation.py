@@ -10,6 +10,7 @@ from typing import Any
 
 from sassafras.core import Interval, beats
 from sassafras.core.errors import os_errors
+from sassafras.core.files import write_whole
 from sassafras.timing_model.evidence import ratio_words
 
 #: raised when the JSON changes in a way that readers must know of
@@ -188,6 +189,5 @@ class Explanation:
         """
         path = Path(path)
         with os_errors("cannot write it", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(self.to_json(), indent=2, sort_keys=True) + "\n")
-            path.with_suffix(".cubin").write_bytes(self.cubin)
+            write_whole(path, json.dumps(self.to_json(), indent=2, sort_keys=True) + "\n")
+            write_whole(path.with_suffix(".cubin"), self.cubin)

@@ -18,6 +18,7 @@ from markupsafe import Markup
 from sassafras import __version__
 from sassafras.core import SassafrasError
 from sassafras.core.errors import os_errors
+from sassafras.core.files import write_whole
 from sassafras.core.statistics import geometric_mean
 from sassafras.report.explain.subject import of_run
 from sassafras.report.explain.work import explain as explained
@@ -83,15 +84,14 @@ def write_report(
     found = gather(sources, store)
     views = list(_kernels(found, kernels, explain, say))
     page = _page(found, views, title)
-    while len(page.encode()) > MOST_BYTES and any(v.payload.get("times") for v in views):
+    while len(page.encode(errors="replace")) > MOST_BYTES and any(v.payload.get("times") for v in views):
         last = max(n for n, v in enumerate(views) if v.payload.get("times"))
         views[last].payload["times"].clear()  # type: ignore[attr-defined]
         found.notes.append(f"{views[last].name}: its timeline was left out to keep the page small")
         page = _page(found, views, title)
     path = Path(path)
     with os_errors("cannot write the report", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
+        write_whole(path, page.encode(errors="replace"))  # a path may hold bytes that are no UTF-8
     return path
 
 
