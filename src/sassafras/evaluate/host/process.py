@@ -309,6 +309,8 @@ def _read(line: bytes) -> dict[str, Any]:
 
 def _short(text: str) -> str:
     """Both ends of a text: what went wrong, and a compiler's last words."""
+    # half of a surrogate pair fits into no store
+    text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= 2000 else f"{text[:1000]} ... {text[-1000:]}"
 
 
