@@ -194,6 +194,9 @@ def test_a_journal_answers_what_was_asked_before(tmp_path) -> None:
         assert again.propose(other).text == "seed 4"
         assert again.replayed == 1 and meter.tokens == 110
     assert len(wire.asked) == 2
-    path.write_text("not json\n")
-    with pytest.raises(ProposerError, match="not a journal"):
-        Remembered(first, Meter(), path)
+    for damaged in (b"not json", b"\xff", b"[" * 100_000, b'{"request": "a", "reply": {"text": 5}}'):
+        path.write_bytes(damaged + b"\n")
+        with pytest.raises(ProposerError, match="not a journal"):
+            Remembered(first, Meter(), path)
+    with pytest.raises(ProposerError, match="cannot be read"):
+        Remembered(first, Meter(), tmp_path)

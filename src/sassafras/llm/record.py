@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -188,7 +187,6 @@ class Record:
                 self.metrics[str(event["digest"])] = dict(event["metrics"])
             elif kind == "judged":
                 variant = ArchivedSource(**{k: v for k, v in event.items() if k in _KNOWN})
-                _check(variant)
                 if self.judged.setdefault(variant.number, variant).answer != variant.answer:
                     raise RecordError(
                         f"the transcript has two answers to prompt {variant.number}", where=str(self.folder)
@@ -270,15 +268,6 @@ def digest_of(text: str) -> str:
     """sha256 of a text, its line ends as they are read from a file."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _check(variant: ArchivedSource) -> None:
-    texts = (variant.digest, variant.parent, variant.text, variant.verdict, variant.detail, variant.answer)
-    numbers = (variant.number, variant.generation, variant.repairs)
-    if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int) for one in numbers):
-        raise TypeError("a text or a number")
-    if variant.score is not None and not 0 < variant.score < math.inf:
-        raise ValueError(f"a score of {variant.score}")
 
 
 def cut_off(text: str) -> bool:
