@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sassafras import search
+from sassafras.api.evolve import replay_run
 from sassafras.core import Budget
 from sassafras.llm.archive import Archive
 from sassafras.llm.evolve import Evolve
@@ -193,6 +194,20 @@ def test_an_event_with_a_value_of_no_use_is_refused(tmp_path: Path, facts: dict[
     event = {"kind": "judged", "digest": "d", "parent": "", "text": "", "score": 1.0, "verdict": "correct"}
     (tmp_path / "transcript.jsonl").write_text(json.dumps(event | {"number": 1} | facts) + "\n")
     with pytest.raises(RecordError, match="an event 'judged' lacks something"):
+        Record(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"settings": {"new": 1}}, {"task": None}, {"seed": "x"}])
+def test_a_replay_of_another_version_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    settings = {"settings": SETTINGS, "task": {"text": "t"}, "seed": 0} | change
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    with pytest.raises(RecordError, match="damaged, or another version's"):
+        replay_run(tmp_path)
+
+
+def test_a_prompt_without_a_number_of_its_own_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "transcript.jsonl").write_text('{"kind": "prompt", "number": -3}\n')
+    with pytest.raises(RecordError, match="from 1 up"):
         Record(tmp_path)
 
 

@@ -182,7 +182,9 @@ class Record:
             if kind == "reference":
                 self.references.append(dict(event))
             elif kind == "prompt":
-                self.prompts[int(event["number"])] = dict(event)
+                if (number := int(event["number"])) < 1:
+                    raise ValueError(f"a number from 1 up, not {number}")
+                self.prompts[number] = dict(event)
             elif kind == "metrics":
                 self.metrics[str(event["digest"])] = dict(event["metrics"])
             elif kind == "judged":
