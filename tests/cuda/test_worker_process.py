@@ -171,6 +171,24 @@ def test_closing_twice_is_safe_and_ends_the_process(worker: WorkerProcess) -> No
     assert gone(worker.pid)
 
 
+def test_a_program_with_a_thousand_open_files_has_workers() -> None:
+    """As servers are, which search on call; `select` knows no descriptor from 1024 up."""
+    program = (
+        "import os, resource\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)\n"
+        "opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]\n"
+        "from sassafras.cuda.fork_server import ForkServer\n"
+        "from sassafras.cuda.worker_process import WorkerProcess\n"
+        f"server = ForkServer({FAULTY!r}, environment={FAULTS!r})\n"
+        "for forks in (None, server):\n"
+        f"    w = WorkerProcess({FAULTY!r}, environment={FAULTS!r}, server=forks)\n"
+        "    assert w.ask('ping', 30)['pid'] == w.pid\n"
+        "    w.close()\n"
+        "server.close()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 def test_a_worker_follows_its_parent_into_death() -> None:
     """Also when it is busy and does not read its pipe (a hanging kernel)."""
     program = (

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 from sassafras.core import Buffer, Case, DeviceError, Tolerance, Verdict, Workload
 from sassafras.evaluate.gpu.device import first_seed
 from sassafras.evaluate.host import HostEvaluator, HostSource
-from sassafras.evaluate.host.process import HostProcess, Lost, _read
+from sassafras.evaluate.host.process import HostProcess, Lost, _raised, _read
 from sassafras.evaluate.host.session import HostSession
 from sassafras.evaluate.roofline import H200, floor_us, impossible, traffic
 from sassafras.evaluate.sandbox.confine import landlock_version
@@ -224,6 +224,12 @@ def test_an_answer_that_is_no_object_is_the_candidates(line: bytes) -> None:
     with pytest.raises(Lost, match="writes into the harness's pipe") as caught:
         _read(line)
     assert caught.value.verdict is Verdict.CHEATED
+
+
+def test_an_error_can_be_stored_whatever_it_says() -> None:
+    """Half of a surrogate pair in a candidate's exception ended the judgement in the store."""
+    lost = _raised(_read(b'{"error": "ValueError: \\ud800", "kind": "raised"}'))
+    assert (lost.verdict, str(lost)) == (Verdict.CRASHED, "ValueError: \\ud800")
 
 
 def test_a_workload_without_a_reference_is_refused() -> None:

@@ -29,6 +29,11 @@ def test_messages_about_the_candidates_file_are_kept_with_the_candidates_own_lin
     ]  # fmt: skip
 
 
+def test_the_line_is_the_one_that_the_compiler_counts() -> None:
+    kept = own_messages("kernel.cu(2): error: no", "// a\fb\u2028c\r\nint d\r\n")
+    assert kept.splitlines() == ["line 2: error: no", "    int d"]
+
+
 def test_nothing_of_another_file_leaves() -> None:
     output = (
         '/etc/passwd(1): error: identifier "root" is undefined\n  root:x:0:0:s3cret\n      ^\n'

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from contextlib import suppress
+
 import pytest
 
 from sassafras.llm.answer import AnswerError, hole_texts, read_answer, whole_source
@@ -57,6 +60,26 @@ def test_several_holes_in_one_block_are_told_apart() -> None:
 def test_headings_inside_code_are_code() -> None:
     answer = read_answer("## Analysis\nwhy\n```python\n# Design\nx = 1\n```\n## Design\nhow\n")
     assert answer.design == "how" and answer.blocks[0][1] == "# Design\nx = 1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["#" * 50_000 + "!", "# " + " " * 50_000 + "!", "# a" + " b" * 50_000 + "!", "<think>" * 50_000]
+    + [f"```\n{start}" + " " * 50_000 + "!\n```" for start in ("", "hole", "~~~")],
+    ids=["line", "blanks", "words", "thoughts", "indent", "hole", "fence"],
+)
+def test_no_answer_takes_long_to_read(text: str) -> None:
+    """A line of many # took for ever: headings were looked for in exponentially many ways."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it hangs"))
+    signal.alarm(5)
+    try:
+        answer = read_answer(text)
+        with suppress(AnswerError):
+            hole_texts(answer, HOLES)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert answer.design == ""
 
 
 def test_one_hole_takes_an_unnamed_block() -> None:

@@ -65,9 +65,10 @@ def test_round_trip(tmp_path) -> None:
     archive.save(tmp_path / "a.jsonl")
     again = Archive.load(tmp_path / "a.jsonl")
     assert list(again) == list(archive)
-    (tmp_path / "a.jsonl").write_text('{"digest": 1}\n')
-    with pytest.raises(SassafrasError, match="not an archive"):
-        Archive.load(tmp_path / "a.jsonl")
+    for damaged in (b'{"digest": 1}', b"\xff", b"[]", b"[" * 100_000):
+        (tmp_path / "a.jsonl").write_bytes(damaged + b"\n")
+        with pytest.raises(SassafrasError, match="not an archive"):
+            Archive.load(tmp_path / "a.jsonl")
 
 
 def test_every_correct_kernel_beats_every_wrong_one() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import socket
 
 import pytest
@@ -85,8 +87,8 @@ def test_a_stalling_endpoint_times_out_and_is_tried_again() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    ["this is no JSON", "{}", '{"choices": []}', completion(None)],
-    ids=["text", "empty", "none", "null"],
+    ["this is no JSON", "{}", '{"choices": []}', '{"choices": {}}', "[" * 100_000, completion(None)],
+    ids=["text", "empty", "none", "object", "deep", "null"],
 )
 def test_malformed_answers_are_tried_again(body: str) -> None:
     with serve((200, {}, body), (200, {}, completion("right"))) as wire:
@@ -148,6 +150,29 @@ def test_an_answer_without_usage_is_still_counted() -> None:
     assert meter.tokens == 20
 
 
+@pytest.mark.parametrize(
+    "usage", ["much", {"prompt_tokens": "x"}, {"prompt_tokens": -1e9}, {}, {"prompt_tokens": math.inf}]
+)
+def test_a_usage_that_is_no_count_is_not_believed(usage: object) -> None:
+    body = json.loads(completion("x" * 40)) | {"usage": usage}
+    with serve((200, {}, json.dumps(body))) as wire:
+        asker, _ = endpoint(wire.url, meter := Meter())
+        asker.propose(ASK)
+    assert meter.tokens == 20
+
+
+def test_half_of_a_surrogate_pair_becomes_a_question_mark() -> None:
+    with serve((200, {}, completion("a\ud800b"))) as wire:
+        assert endpoint(wire.url)[0].propose(ASK).text == "a?b"
+
+
+def test_an_answer_that_drips_for_ever_is_a_time_out() -> None:
+    with serve((200, {"Transfer-Encoding": "chunked"}, "drip")) as wire:
+        asker, _ = endpoint(wire.url, timeout_s=0.5, tries=1)
+        with pytest.raises(ProposerError, match=r"no whole answer within 0\.5 s"):
+            asker.propose(ASK)
+
+
 def test_requests_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     from sassafras.llm.spending import RateLimit
 
@@ -169,6 +194,9 @@ def test_a_journal_answers_what_was_asked_before(tmp_path) -> None:
         assert again.propose(other).text == "seed 4"
         assert again.replayed == 1 and meter.tokens == 110
     assert len(wire.asked) == 2
-    path.write_text("not json\n")
-    with pytest.raises(ProposerError, match="not a journal"):
-        Remembered(first, Meter(), path)
+    for damaged in (b"not json", b"\xff", b"[" * 100_000, b'{"request": "a", "reply": {"text": 5}}'):
+        path.write_bytes(damaged + b"\n")
+        with pytest.raises(ProposerError, match="not a journal"):
+            Remembered(first, Meter(), path)
+    with pytest.raises(ProposerError, match="cannot be read"):
+        Remembered(first, Meter(), tmp_path)

@@ -63,6 +63,13 @@ def test_a_text_that_leaves_its_hole_is_refused(text: str, why: str) -> None:
         Template.parse(CUDA, "cuda").fill({"body": text})
 
 
+@pytest.mark.parametrize("mark", ["\f", "\v", "\x1c", "\x85", "\u2028"])
+def test_only_a_line_feed_begins_a_line(mark: str) -> None:
+    """What Python also takes for a line's end hid markers from the check: the search ended with its error."""
+    text = f"y = 2; //{mark}// end hole"
+    assert Template.parse(CUDA, "cuda").written({"body": text}) == {"body": text}
+
+
 def test_brackets_in_strings_and_comments_do_not_count() -> None:
     Template.parse(CUDA, "cuda").fill({"body": "asm volatile(\"{ }}\"); // }\nchar c = '{'; /* ) */"})
 

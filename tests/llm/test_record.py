@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
 import pytest
 
 from sassafras import search
+from sassafras.api.evolve import replay_run
 from sassafras.core import Budget
 from sassafras.llm.archive import Archive
 from sassafras.llm.evolve import Evolve
 from sassafras.llm.exchange import Exchange
-from sassafras.llm.proposer import ProposerError
+from sassafras.llm.proposer import ProposerError, Reply, Request
 from sassafras.llm.record import Record, RecordError, Task, cut_off
 from sassafras.llm.rounds import Rounds, prompt_seed, replay
 
@@ -156,6 +158,63 @@ def test_an_answer_changed_after_it_was_judged_is_refused(done: Path) -> None:
     say(done, 4, '{"n": 12}')
     with pytest.raises(RecordError, match="changed after it was judged"):
         again(done)
+
+
+def test_an_answer_with_returns_is_the_one_that_was_judged(tmp_path: Path) -> None:
+    """A file is read with its line ends made one; those of the proposer's text were not."""
+
+    class Windows(Exchange):
+        def propose(self, request: Request) -> Reply:
+            return Reply(f'Well:\r\n{{"n": {request.number}}}\r')
+
+    assert go(tmp_path, proposer=Windows()).stopped == "4 proposals were made"
+    assert go(tmp_path).stopped == "4 proposals were made"
+    assert Record(tmp_path).answer(1)
+
+
+@pytest.mark.parametrize("text", ["[1]", "5", '"x"', "[" * 100_000])
+def test_settings_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "settings.json").write_text(text)
+    with pytest.raises(RecordError, match="not a folder of proposals"):
+        Record(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"score": "fast"},
+        {"score": math.nan},
+        {"score": 0.0},
+        {"digest": []},
+        {"number": 1e999},
+        {"text": None},
+    ],
+)
+def test_an_event_with_a_value_of_no_use_is_refused(tmp_path: Path, facts: dict[str, object]) -> None:
+    event = {"kind": "judged", "digest": "d", "parent": "", "text": "", "score": 1.0, "verdict": "correct"}
+    (tmp_path / "transcript.jsonl").write_text(json.dumps(event | {"number": 1} | facts) + "\n")
+    with pytest.raises(RecordError, match="an event 'judged' lacks something"):
+        Record(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"settings": {"new": 1}}, {"task": None}, {"seed": "x"}])
+def test_a_replay_of_another_version_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    settings = {"settings": SETTINGS, "task": {"text": "t"}, "seed": 0} | change
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    with pytest.raises(RecordError, match="damaged, or another version's"):
+        replay_run(tmp_path)
+
+
+def test_a_prompt_without_a_number_of_its_own_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "transcript.jsonl").write_text('{"kind": "prompt", "number": -3}\n')
+    with pytest.raises(RecordError, match="from 1 up"):
+        Record(tmp_path)
+
+
+def test_a_transcript_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "transcript.jsonl").mkdir()
+    with pytest.raises(RecordError, match="cannot be used"):
+        Record(tmp_path)
 
 
 def test_two_answers_to_one_prompt_are_refused(done: Path) -> None:

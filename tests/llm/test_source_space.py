@@ -12,8 +12,8 @@ from sassafras.core import Candidate, Modelled, SassafrasError, Verdict
 from sassafras.evaluate.sandbox.confine import landlock_version
 from sassafras.evaluate.source import SourceEvaluator
 from sassafras.frontend.cubin import workload as cubin_workload
-from sassafras.llm.answer import AnswerError
-from sassafras.llm.source_space import SourceSpace, SourceState, source_of
+from sassafras.llm.answer import AnswerError, read_answer, whole_source
+from sassafras.llm.source_space import SourceSpace, SourceState, fenced, source_of
 from sassafras.targets import load
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "evolve"
@@ -125,6 +125,13 @@ def test_another_entry_name_is_no_kernel_of_this_workload() -> None:
     state = made.read(f"```\n{made.text.replace('bias_gelu', 'other')}```", made.start())
     outcome = made.evaluate(made.candidate(state))
     assert outcome.verdict in (Verdict.COMPILE_ERROR, Verdict.UNSUPPORTED) and "bias_gelu" in outcome.detail
+
+
+@pytest.mark.parametrize("inside", ["```\nx = 1\n```", "````python\n````"])
+def test_a_source_that_holds_fences_is_shown_whole(inside: str) -> None:
+    """It was read back as it stood ahead of the first one, and judged so."""
+    source = f'def f():\n    """Doc.\n\n{inside}\n    """\n    return 1\n'
+    assert whole_source(read_answer(fenced(source, "triton"))) == source
 
 
 def test_triton_holes_build_and_equal_code_is_one_candidate() -> None:

@@ -63,6 +63,11 @@ def serve(*script: Step) -> Iterator[Wire]:
                 self.send_response(status)
                 for name, value in {"Content-Type": "application/json", **headers}.items():
                     self.send_header(name, value)
+                if text == "drip":  # the beginning of an answer, a blank at a time
+                    self.end_headers()
+                    while True:
+                        self.wfile.write(b"1\r\n \r\n")
+                        time.sleep(0.1)
                 self.send_header("Content-Length", str(len(text.encode())))
                 self.end_headers()
                 self.wfile.write(text.encode())

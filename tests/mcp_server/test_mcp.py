@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import math
 import os
 import re
 import runpy
@@ -26,7 +27,8 @@ needs("anyio", "mcp")  # a second to import: where these tests run, not where th
 import anyio  # noqa: E402
 
 from sassafras.cuda.environment import available  # noqa: E402
-from sassafras.mcp_server.tools import TOOLS  # noqa: E402
+from sassafras.mcp_server.tools import TOOLS, Call  # noqa: E402
+from sassafras.mcp_server.worker import _call  # noqa: E402
 from sassafras.store import Store  # noqa: E402
 
 from .serving import alive, descendants, fill, over_http, over_stdio, said  # noqa: E402
@@ -42,6 +44,7 @@ def root(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     fill(tmp_path)
     (tmp_path.parent / "outside.toml").write_text("threads = 1\n")
     (tmp_path / "link.toml").symlink_to(tmp_path.parent / "outside.toml")
+    (tmp_path / "loop.toml").symlink_to("loop.toml")
     return tmp_path
 
 
@@ -121,7 +124,9 @@ def test_every_tool_over_stdio(root: Path) -> None:
                 ("baseline", {"workload": "../outside.toml", **MODEL}, "outside of the server's folder"),
                 ("baseline", {"workload": "/etc/passwd.py:x", **MODEL}, "outside of the server's folder"),
                 ("baseline", {"workload": "link.toml", **MODEL}, "outside of the server's folder"),
-                ("baseline", {"workload": "a\0b.toml", **MODEL}, "outside of the server's folder"),
+                ("baseline", {"workload": "a\0b.toml", **MODEL}, "this is no path"),
+                ("baseline", {"workload": "loop.toml", **MODEL}, "this is no path"),
+                ("audit", {"path": "x" * 5000}, "this is no path"),
                 ("validate", {"original": "slow.cubin", "candidate": "../st"}, "outside of the server's"),
                 ("audit", {"path": ".."}, "outside of the server's folder"),
                 ("evaluate", {**SLOW, "cubin": "0" * 64}, "0000"),
@@ -215,6 +220,17 @@ def test_a_call_ends_at_its_time_limit(root: Path) -> None:
                 return said(await client.call_tool("optimize", {**SLOW, "budget": "60s"}))
 
     assert "optimize took longer than 0.5 s" in anyio.run(main)
+
+
+def test_numbers_that_are_none_are_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Strict JSON has no NaN, which stood in the text of an answer."""
+
+    def none(call: Call) -> dict[str, Any]:
+        return {"ratios": [math.nan, -math.inf, 1.5]}
+
+    monkeypatch.setitem(TOOLS, none, 1.0)
+    message = {"tool": "none", "arguments": {}, "root": str(tmp_path), "store": None}
+    assert _call(message, []) == {"result": {"ratios": ["NaN", "-Infinity", 1.5]}}
 
 
 def test_without_the_sdk_the_command_says_what_is_missing(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from sassafras.core import (
     ToolMissing,
     Workload,
 )
+from sassafras.core.errors import reason
 from sassafras.cuda.environment import available
 from sassafras.evaluate.gpu import CudaDevice
 from sassafras.evaluate.gpu.profile import profile
@@ -268,8 +269,13 @@ def replay_run(folder: str | Path) -> Standing:
     if "settings" not in recorded.settings:
         raise RecordError("there is no recorded run here", where=str(folder))
     saved = recorded.settings
-    settings, task = Evolve(None, **saved["settings"]), Task(**saved["task"])
-    made = replay(recorded, settings, task, prompt_seed(int(saved["seed"])))
+    try:
+        settings, task = Evolve(None, **saved["settings"]), Task(**saved["task"])
+        seed = prompt_seed(int(saved["seed"]))
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"its settings are damaged, or another version's: {reason(error)}"
+        raise RecordError(what, where=str(folder)) from error
+    made = replay(recorded, settings, task, seed)
     path = Path(folder) / "archive.jsonl"
     if path.exists():
         kept = {variant.digest: asdict(variant) for variant in Archive.load(path)}

@@ -10,7 +10,6 @@ import contextlib
 import gc
 import math
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from typing import Any
 
 from sassafras.core import DeviceError
 
+from .frames import readable
 from .worker_process import package_path
 
 #: seconds that the imports may take
@@ -167,7 +167,7 @@ def serve(
     gc.freeze()  # so that a worker's first collection does not copy every page
     while True:
         asked = time.monotonic()
-        while not select.select([control], [], [], 1.0)[0]:
+        while not readable(descriptor, 1.0):
             # a process that the parent forked may hold the other end of the socket
             if os.getppid() != parent or time.monotonic() - asked > idle_s:
                 return 0

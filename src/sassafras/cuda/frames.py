@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import struct
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,13 @@ _LENGTH = struct.Struct(">Q")
 ASK_WHERE = signal.SIGUSR1
 #: refuse absurd lengths: a worker that died half-way through a write must not make us allocate
 MAX_FRAME = 1 << 31
+
+
+def readable(fd: int, seconds: float) -> bool:
+    """Whether there is something to read, or the end, within so long; `select` knows no number above 1023."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(1000 * max(0.0, seconds)))
 
 
 def write_frame(fd: int, message: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> None:

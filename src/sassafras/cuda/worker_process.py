@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sassafras.core import DeviceError, Verdict
-from sassafras.cuda.frames import ASK_WHERE, read_frame, write_frame
+from sassafras.cuda.frames import ASK_WHERE, read_frame, readable, write_frame
 
 if TYPE_CHECKING:
     from sassafras.cuda.fork_server import ForkServer
@@ -144,8 +143,7 @@ class WorkerProcess:
         deadline = time.monotonic() + seconds
         while True:
             left = deadline - time.monotonic()
-            ready, _, _ = select.select([self._read], [], [], max(0.0, min(left, WATCH_SECONDS)))
-            if ready:
+            if readable(self._read, min(left, WATCH_SECONDS)):
                 if (frame := read_frame(self._read)) is None:
                     raise self._died()
                 answer, _ = frame

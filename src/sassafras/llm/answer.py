@@ -17,12 +17,13 @@ class NothingChanged(AnswerError):
     """An answer is the variant that it was to change."""
 
 
+# each pattern reads a line in one way only: what models write must not make it try many
 #: a section's heading: its words in any case, with #, *, digits and colons around them
-_HEADING = re.compile(r"^\s*(?:#{1,6}\s*|\*\*\s*|\d+[.)]\s*)+([A-Za-z ]+?)\s*(?:\*\*)?\s*:?\s*(?:\*\*)?\s*$")
+_HEADING = re.compile(r"\s*(?:#|\*\*|\d+[.)])[#*\d.)\s]*([A-Za-z]+(?: +[A-Za-z]+)*)[\s*:]*")
 _DESIGN = ("algorithm design", "design", "plan")
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([^\n`]*)\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.M | re.S)
-_HOLE_ALONE = re.compile(r"^\s*(?://|#)?\s*hole\s*:\s*`?[A-Za-z_]\w*`?\s*(?::.*)?$", re.IGNORECASE)
-_HOLE_LINE = re.compile(r"^\s*(?://|#|\*\*|)\s*hole\s*[:=]?\s*`?([A-Za-z_]\w*)`?", re.IGNORECASE)
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})([^\n`]*)\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.M | re.S)
+_HOLE_ALONE = re.compile(r"^\s*(?:(?://|#)\s*)?hole\s*:\s*`?[A-Za-z_]\w*`?\s*(?::.*)?$", re.IGNORECASE)
+_HOLE_LINE = re.compile(r"^\s*(?:(?://|#|\*\*)\s*)?hole(?:\s*[:=])?\s*`?([A-Za-z_]\w*)`?", re.IGNORECASE)
 _MARKER = re.compile(r"^\s*(//|#)\s*(end hole\b|hole\s*:)")
 
 
@@ -47,7 +48,7 @@ def read_answer(text: str) -> Answer:
     design: list[str] = []
     inside = False
     for line in _FENCE.sub("", text).split("\n"):
-        if heading := _HEADING.match(line):
+        if heading := _HEADING.fullmatch(line):
             inside = heading[1].strip().lower() in _DESIGN
         elif inside:
             design.append(line)
@@ -111,5 +112,6 @@ def whole_source(answer: Answer) -> str:
 
 def _without_thoughts(text: str) -> str:
     """Without what reasoning models think aloud between <think> tags (the first may be missing)."""
-    text = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL)
+    thought, end, said = text.rpartition("</think>")
+    text = re.sub(r"<think>.*?</think>", "", thought + end, flags=re.DOTALL) + said
     return text.rsplit("</think>", 1)[-1]

@@ -55,6 +55,14 @@ class ArchivedSource:
     reward: float | None = None
     metrics: Mapping[str, Any] | None = None
 
+    def __post_init__(self) -> None:  # files of runs and archives are read into it
+        texts = (self.digest, self.parent, self.text, self.verdict, self.detail, self.answer)
+        numbers = (self.number, self.generation, self.repairs)
+        if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int) for one in numbers):
+            raise TypeError("a text or a number")
+        if self.score is not None and not 0 < self.score < math.inf:
+            raise ValueError(f"a score of {self.score}")
+
     @property
     def worth(self) -> float:
         """What it is ranked by: its reward, or the logarithm of its score."""
@@ -146,10 +154,10 @@ class Archive:
         """
         archive = cls()
         known = {each.name for each in fields(ArchivedSource)}
-        for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
             try:
                 value: dict[str, Any] = json.loads(line)
                 archive.add(ArchivedSource(**{k: v for k, v in value.items() if k in known}))
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, AttributeError, RecursionError) as error:
                 raise SassafrasError(f"not an archive: {error}", where=f"{path}:{number}") from error
         return archive

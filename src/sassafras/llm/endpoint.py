@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import random
 import re
@@ -121,16 +123,31 @@ class Endpoint:
             "temperature": request.temperature,
             "seed": request.seed,
         }
+        end, body = time.monotonic() + self.settings.timeout_s, bytearray()
         try:
-            return self._client.chat.completions.create(**arguments)
+            # the client's own limit is one for each read: an endpoint that drips would never end
+            with self._client.chat.completions.with_streaming_response.create(**arguments) as response:
+                for part in response.iter_bytes():
+                    body += part
+                    if time.monotonic() > end:
+                        raise _Again(f"no whole answer within {self.settings.timeout_s:g} s")
+            return json.loads(body)
+        except _Again:
+            raise
         except api.APITimeoutError as error:
             raise _Again(f"no answer within {self.settings.timeout_s:g} s") from error
         except api.APIConnectionError as error:
             raise _Again(f"cannot connect ({error.__cause__ or error})") from error
         except api.APIStatusError as error:
             raise self._status(error) from error
-        except (api.APIError, ValueError) as error:  # a body that is no JSON, or not what it should be
+        except (
+            api.APIError,
+            ValueError,
+            RecursionError,
+        ) as error:  # a body that is no JSON, or not what it should be
             raise _Again(f"a malformed answer ({_short(error)})") from error
+        except Exception as error:  # of the client's HTTP library, whose name differs from version to version
+            raise _Again(f"the answer broke off ({_short(error) or type(error).__name__})") from error
 
     def _status(self, error: Any) -> Exception:
         status = int(error.status_code)
@@ -146,17 +163,19 @@ class Endpoint:
 
     def _read(self, answer: Any, began: float) -> Reply:
         try:
-            choice = answer.choices[0]
-            text, usage = choice.message.content, answer.usage
-        except (AttributeError, IndexError, TypeError) as error:
+            choice = answer["choices"][0]
+            text, usage = choice["message"]["content"], answer.get("usage")
+        except (AttributeError, LookupError, TypeError) as error:
             raise _Again("a malformed answer (no choice or no message in it)") from error
         if not isinstance(text, str):
             raise _Again("a malformed answer (its message has no text)")
+        text = text.encode(errors="replace").decode()  # half of a surrogate pair is in no file
+        used = usage if isinstance(usage, dict) else {}
+        prompt = _count(used.get("prompt_tokens"), 0)
         # without usage count too much rather than too little
-        prompt = int(usage.prompt_tokens or 0) if usage else 0
-        said = int(usage.completion_tokens or 0) if usage else max(1, len(text) // 2)
-        model = str(getattr(answer, "model", "") or self.settings.model)
-        truncated = choice.finish_reason == "length"
+        said = _count(used.get("completion_tokens"), max(1, len(text) // 2))
+        model = str(answer.get("model") or self.settings.model)
+        truncated = choice.get("finish_reason") == "length"
         return Reply(text, model, prompt, said, seconds=time.monotonic() - began, truncated=truncated)
 
 
@@ -166,6 +185,10 @@ class _Again(Exception):
     def __init__(self, what: str, asked: str | None = None) -> None:
         super().__init__(what)
         self.asked = float(asked) if asked and re.fullmatch(r"\d+(\.\d+)?", asked) else 0.0
+
+
+def _count(said: Any, otherwise: int) -> int:
+    return int(said) if isinstance(said, int | float) and 0 <= said < math.inf else otherwise
 
 
 def _is_local(url: str | None) -> bool:

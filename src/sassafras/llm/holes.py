@@ -74,7 +74,7 @@ class Template:
         holes: list[Hole] = []
         inside: re.Match[str] | None = None
         body = ""
-        for number, line in enumerate(source.splitlines(keepends=True), 1):
+        for number, line in enumerate(re.split(r"(?<=\n)", source), 1):
             bare = line.rstrip("\n")
             if begin := _BEGIN.match(bare):
                 if inside:
@@ -85,7 +85,7 @@ class Template:
                 if not inside:
                     raise SassafrasError("'end hole' without a hole", where=f"line {number}")
                 text = textwrap.dedent(body).rstrip("\n")
-                first = next((part for part in body.splitlines() if part.strip()), inside["indent"] + "x")
+                first = next((part for part in body.split("\n") if part.strip()), inside["indent"] + "x")
                 indent = first[: len(first) - len(first.lstrip())]
                 holes.append(Hole(inside["name"], inside["note"] or "", text, indent))
                 inside = None
@@ -123,7 +123,8 @@ class Template:
             if text != hole.text:
                 self._check(hole, text)
             if text:
-                out.append(textwrap.indent(text, hole.indent) + "\n")
+                lines = text.split("\n")  # `textwrap.indent` takes a form feed for a line's end
+                out += [(hole.indent + line if line.strip() else line) + "\n" for line in lines]
             out.append(after)
         return "".join(out)
 

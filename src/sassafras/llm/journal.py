@@ -6,6 +6,9 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from sassafras.core.errors import os_errors
+from sassafras.core.files import write_whole
+
 from .proposer import Proposer, ProposerError, Reply, Request
 from .spending import Meter
 
@@ -60,16 +63,22 @@ class Remembered:
         return reply
 
     def _load(self, path: Path) -> None:
-        text = path.read_text(encoding="utf-8")
-        lines = text.split("\n")
-        whole, rest = lines[:-1], lines[-1]
+        with os_errors("the journal of proposals cannot be read", path, ProposerError):
+            *whole, rest = path.read_bytes().split(b"\n")
         for number, line in enumerate(whole, 1):
             try:
                 entry = json.loads(line)
-                self._known[str(entry["request"])] = Reply(**entry["reply"])
-            except (ValueError, KeyError, TypeError) as error:
+                reply = Reply(**entry["reply"])
+                if (
+                    not isinstance(reply.text, str)
+                    or sum((reply.prompt_tokens, reply.answer_tokens, reply.dollars)) < 0
+                ):
+                    raise TypeError("an answer's text or cost")
+                self._known[str(entry["request"])] = reply
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise ProposerError(
                     f"not a journal of proposals: {error}", where=f"{path}:{number}"
                 ) from error
         if rest:  # killed while writing
-            path.write_text("".join(line + "\n" for line in whole), encoding="utf-8")
+            with os_errors("the journal of proposals cannot be mended", path, ProposerError):
+                write_whole(path, b"".join(line + b"\n" for line in whole))

@@ -85,8 +85,8 @@ class Record:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._settings_path.exists():
-                self.settings = json.loads(self._settings_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+                self.settings = dict(json.loads(self._settings_path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise RecordError(
                 f"not a folder of proposals: {reason(error)}", where=str(self.folder)
             ) from error
@@ -135,19 +135,20 @@ class Record:
         """
         if self.folder is None or not self._transcript.exists():
             return []
-        data = self._transcript.read_bytes()
-        end = data.rfind(b"\n") + 1
-        if end < len(data):
-            self.dropped = len(data) - end
-            with self._transcript.open("r+b") as file:
-                file.truncate(end)
+        with self._usable():
+            data = self._transcript.read_bytes()
+            end = data.rfind(b"\n") + 1
+            if end < len(data):
+                self.dropped = len(data) - end
+                with self._transcript.open("r+b") as file:
+                    file.truncate(end)
         found = []
         for number, line in enumerate(data[:end].splitlines(), 1):
             try:
                 event = json.loads(line)
                 if not isinstance(event["kind"], str):
                     raise TypeError("kind is no text")
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise RecordError(
                     f"a line of the transcript is no event: {error}",
                     where=f"{self._transcript}:{number}",
@@ -181,7 +182,9 @@ class Record:
             if kind == "reference":
                 self.references.append(dict(event))
             elif kind == "prompt":
-                self.prompts[int(event["number"])] = dict(event)
+                if (number := int(event["number"])) < 1:
+                    raise ValueError(f"a number from 1 up, not {number}")
+                self.prompts[number] = dict(event)
             elif kind == "metrics":
                 self.metrics[str(event["digest"])] = dict(event["metrics"])
             elif kind == "judged":
@@ -190,7 +193,7 @@ class Record:
                     raise RecordError(
                         f"the transcript has two answers to prompt {variant.number}", where=str(self.folder)
                     )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise RecordError(
                 f"an event {kind!r} lacks something: {error}", where=str(self.folder)
             ) from error
@@ -264,7 +267,8 @@ class Record:
 
 
 def digest_of(text: str) -> str:
-    """sha256 of a text."""
+    """sha256 of a text, its line ends as they are read from a file."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -307,9 +308,10 @@ class SourceSpace:
 
 
 def fenced(text: str, language: str) -> str:
-    """A fenced block."""
+    """A fenced block, its fence longer than any in the text (docstrings hold some)."""
     label = {"cuda": "cuda", "triton": "python"}.get(language, language)
-    return f"```{label}\n{text.strip()}\n```"
+    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`{3,}", text))])
+    return f"{fence}{label}\n{text.strip()}\n{fence}"
 
 
 def source_of(workload: Workload) -> tuple[Language, str, str]:

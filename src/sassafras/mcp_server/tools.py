@@ -21,6 +21,7 @@ from sassafras.api.judge import Judge
 from sassafras.api.optimize import optimize as search
 from sassafras.api.validate import prove
 from sassafras.core import SassafrasError
+from sassafras.core.errors import reason
 from sassafras.evaluate.scan import scan_cubin
 from sassafras.formats import read_solution
 from sassafras.report.explain import explain as explained
@@ -64,7 +65,11 @@ class Call:
 
     def path(self, text: str) -> Path:
         """A file of the caller. Raises SassafrasError: it lies outside of `root`."""
-        place = (self.root / text).resolve() if "\0" not in text else Path("/")
+        try:
+            place = (self.root / text).resolve()
+            place.exists()
+        except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, a loop of links
+            raise SassafrasError(f"this is no path: {reason(error)}", where=ascii(text[:200])) from error
         if not place.is_relative_to(self.root):
             raise SassafrasError(
                 "outside of the server's folder", where=text[:200], hint="sassafras mcp --root"

@@ -43,7 +43,8 @@ def _call(message: Answer, blobs: list[bytes]) -> Answer:
     tools = {tool.__name__: tool for tool in TOOLS}
     call = Call(Path(message["root"]), message["store"], tell)
     found = tools[message["tool"]](call, **message["arguments"])
-    return {"result": json.loads(json.dumps(found, default=str))}
+    # strict JSON has no NaN: such numbers are text, as in files of judgements
+    return {"result": json.loads(json.dumps(found, default=str), parse_constant=str)}
 
 
 def preload() -> None:

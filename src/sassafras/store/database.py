@@ -88,6 +88,8 @@ class Database:
             raise StoreError(f"the store refused a row: {error}", where=self._where) from error
         except sqlite3.Error as error:
             raise StoreError(f"the store failed: {error}{file_limit()}", where=self._where) from error
+        except (OverflowError, UnicodeEncodeError) as error:  # 2^63, half of a surrogate pair
+            raise StoreError(f"the store cannot hold this: {error}", where=self._where) from error
 
     @contextmanager
     def reading(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import subprocess
 import tempfile
@@ -149,6 +150,7 @@ def _one(row: dict[str, str]) -> dict[str, Any]:
 
 def _number(text: str | None) -> float | None:
     try:
-        return float((text or "").replace(",", ""))
+        number = float((text or "").replace(",", ""))
     except ValueError:
         return None
+    return number if math.isfinite(number) else None  # ncu divides by nought: nan

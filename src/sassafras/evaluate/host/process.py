@@ -13,7 +13,6 @@ import hashlib
 import json
 import mmap
 import os
-import select
 import signal
 import sys
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sassafras.core import Verdict
+from sassafras.cuda.frames import readable
 
 from ..sandbox import LIMIT_VERDICTS, ConfinedProcess, Confinement, import_path
 from ..sandbox.watch import processor_ns, stopped
@@ -249,8 +249,7 @@ class HostProcess:
         deadline = time.monotonic() + seconds
         while b"\n" not in self._pending:
             left = deadline - time.monotonic()
-            ready, _, _ = select.select([self._read], [], [], max(0.0, min(left, 0.05)))
-            if ready:
+            if readable(self._read, min(left, 0.05)):
                 part = os.read(self._read, 65536)
                 if not part:
                     raise self._died()
@@ -310,6 +309,8 @@ def _read(line: bytes) -> dict[str, Any]:
 
 def _short(text: str) -> str:
     """Both ends of a text: what went wrong, and a compiler's last words."""
+    # half of a surrogate pair fits into no store
+    text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= 2000 else f"{text[:1000]} ... {text[-1000:]}"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import stat
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import DeviceError, SassafrasError, Verdict
+from sassafras.cuda.frames import readable
 
 from .imports import python_folders
 from .keepers import Child, Keeping, execute, templates
@@ -237,7 +237,7 @@ class ConfinedProcess:
 
     def _listen(self) -> None:
         """Read what keeper and program said of themselves before the program's first instruction."""
-        while len(self._told) < 2 and select.select([self._report], [], [], 0)[0]:
+        while len(self._told) < 2 and readable(self._report, 0.0):
             part = os.read(self._report, 65536)
             if not part:
                 return
