@@ -3,7 +3,7 @@
     python benchmarks/remeasure.py [--only rotary,...] [--targets captured.json:KERNEL ...] [--limit-s 300]
         [--dry-run]
 
-Each row's kernel after settings and rewrites is made anew of its recipe, by the release of ptxas that the
+Each row's kernel after settings and rewrites is made again from its recipe, by the release of ptxas that the
 recipe names, and measured as it was the first time: over the frontend's own kernel, in fresh processes beside
 the A/A control. `same_file`: the cubin has the digest of that day, line tables and paths included. Of the
 schedules that were searched after that, rows hold digests alone. --targets: as `beyond.py --compiler` had
@@ -106,6 +106,8 @@ def main() -> None:
     if not rows:
         parser.error("no kernel of compiler-space.json is named")
     environments = [row.pop("environment", None) for row in rows]
+    if not options.dry_run and not any("now" in row for row in rows):
+        parser.error(f"nothing was measured: {summarise(rows)['failed_rows'][0]}")
     if options.dry_run:
         print(summarise(rows))
     else:

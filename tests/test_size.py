@@ -22,9 +22,9 @@ FILE_LINES = 450
 #: places of the package that are laid out by hand
 HAND_FORMATTED = 40
 #: lines of Python in gemm/
-GEMM_LINES = 15_379
+GEMM_LINES = 15_377
 #: lines of benchmarks: scripts, kernels, quotes
-BENCHMARK_LINES = 23_243
+BENCHMARK_LINES = 23_245
 #: bytes of the wheel, without its archive's own
 WHEEL_BYTES = 3_500_000
 

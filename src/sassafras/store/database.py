@@ -120,7 +120,9 @@ class Database:
                 return
             if write and _file(self._place) != self._file:  # SQLite would go on writing what nothing reads
                 what = "the store was moved or replaced while it was open"
-                raise StoreError(what, where=self._where, hint="put it back and start anew: it resumes")
+                raise StoreError(
+                    what, where=self._where, hint="put it back and run the command again: it resumes"
+                )
             with whole(self._connection, write=write):
                 yield self._connection
 

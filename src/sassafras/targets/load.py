@@ -66,7 +66,7 @@ def load(target: str) -> Workload:
     try:
         path = path.expanduser().resolve()
         there = path.is_file()
-    except (OSError, ValueError, RuntimeError) as error:  # a name that is no name, ~nobody
+    except (OSError, ValueError, RuntimeError) as error:  # no path, or an unknown user's
         there, why = False, f": {reason(error)}"
     if not there:
         raise WorkloadError(f"no such file{why}", where=str(path), hint=f"a target is {_FORMS}")
