@@ -134,6 +134,7 @@ def forwards(data: Row) -> list[Row]:
 #: how a table's rows are made of its result file
 ROWS: dict[str, Callable[[Row], list[Row]]] = {
     "rows": lambda data: data["rows"],
+    "below half": lambda data: [row for row in data["rows"] if row["share"] < 0.5],
     "suite": suite,
     "spaces": spaces,
     "spaces of candidates": candidates,
