@@ -19,9 +19,6 @@ from .source import Parameters
 UNIT = 16
 #: special functions a cycle and multiprocessor
 _SPECIAL = 16
-#: up to how many rows, and by how much, tiles of 128 columns take longer than estimated (an H200: from 128 to
-#: 1,024 rows of 28672x4096 those of 256 are the fastest, at 4,096 rows the narrow ones by 1.05)
-_FEW, _NARROW = 1024, 1.04
 
 
 @dataclass(frozen=True, order=True)
@@ -82,11 +79,6 @@ class PairConfig(PersistentConfig):
         arriving = tma_wgmma.stage_bytes(rows_a * i.cluster_n, 2 * rows_b * i.cluster_m)
         return {**PersistentConfig._scalars(self, shape), "stage_bytes": arriving, "early": 0}
 
-    def estimate_us(self, shape: Shape) -> float:
-        """Modelled time in microseconds."""
-        narrow = shape.m <= _FEW and self.instance.tile_n == 128
-        return PersistentConfig.estimate_us(self, shape) * (_NARROW if narrow else 1.0)
-
     def _gap(self) -> float:
         """With what a warpgroup's exponentials and quotients take."""
         i, gap = self.instance, PersistentConfig._gap(self)
@@ -108,13 +100,7 @@ _TILES: persistent._Tiles = (
     (128, 160, 2, True, {"cluster_n": 2}),
     (192, 144, 3, False, {}),
     (192, 128, 3, False, {}),
-    (192, 96, 3, False, {"cluster_n": 2}),
-    (64, 224, 2, True, {"cluster_m": 2}),
-    (64, 192, 2, True, {"cluster_m": 2}),
-    (64, 128, 1, False, {"cluster_m": 2, "cluster_n": 2}),
 )
-#: (rows, columns) of those that have not run on a GPU: no call gets one by itself
-UNTRIED = frozenset((rows, columns) for rows, columns, *_ in _TILES[4:])
 
 
 EPILOGUE_INSTANCES = tuple(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ..configs import epilogue, persistent_pair, registry, split_k_early, stream
+from ..configs import epilogue, registry, split_k_early, stream
 from ..configs.base import Mode
 from ..configs.epilogue import ALONE, Batch, Lines
 from ..configs.persistent_pair import PairConfig
@@ -113,7 +113,6 @@ def choose(
             return config, why
     if pair:
         found = [c for c in found if isinstance(c, PairConfig) and c.dominated(shape) is None]
-        found = [c for c in found if c.tile not in persistent_pair.UNTRIED]
     if pair and not found:
         return None, "torch multiplies halves of a product that neither kernel for pairs serves"
     if batch.count == 1 and extra == Extra(bias=True):
