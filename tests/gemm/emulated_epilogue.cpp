@@ -77,7 +77,7 @@ constexpr size_t count_of(const SplitKProblem &) { return 14; }
 constexpr size_t count_of(const EarlySplitKProblem &) { return 15; }
 constexpr size_t count_of(const PersistentProblem &) { return 18; }
 constexpr size_t count_of(const FoldedPersistentProblem &) { return 19; }
-constexpr size_t count_of(const PairPersistentProblem &) { return 20; }
+constexpr size_t count_of(const PairPersistentProblem &) { return 19; }
 constexpr size_t count_of(const AnyRowsProblem &) { return 14; }
 constexpr size_t count_of(const StreamProblem &) { return 10; }
 constexpr size_t count_of(const NormedStreamProblem &) { return 12; }
@@ -88,12 +88,11 @@ template <class Plain> static General<Plain> problem(const std::vector<Any> &p, 
     return {plain<Plain>(p, std::make_index_sequence<COUNT>()), last(p, std::make_index_sequence<13>())};
 }
 
-// Some problems say what may be read early: the caller's B, and of a pair up's weight.
+// Some problems say what may be read early: the caller's B.
 template <class Problem> static void tell(const Problem &given, std::vector<std::unique_ptr<TensorMap>> &maps, const char *b) {
     if constexpr (requires { given.early; }) {
         emulator::fixed_early = given.early;
         for (auto &map : maps) map->fixed = given.early && map->base == b;
-        if constexpr (requires { given.map_up; }) const_cast<TensorMap *>(given.map_up)->fixed = given.early;
     }
 }
 

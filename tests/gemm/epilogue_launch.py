@@ -66,7 +66,6 @@ EARLY = [
     EarlyInstance("tn", 64, 16, 3, swap_ab=True, epilogue=True),
     EarlyInstance("tn", 64, 32, 2, swap_ab=True, dtype="bf16", epilogue=True, k_blocks=2),
     EarlyInstance("tn", 64, 48, 3, epilogue=True, k_blocks=2),
-    EarlyInstance("tn", 128, 64, 3, dtype="bf16", epilogue=True),
 ]
 #: SwiGLU's pair of many rows: the compiled tiles with fewer stages, and small ones
 PAIRS = [

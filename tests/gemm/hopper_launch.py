@@ -175,7 +175,6 @@ def build(
     kernels = (
         "hopper_tile",
         "epilogue",
-        "persistent_work",
         "sm90_gemm_persistent",
         "sm90_gemm_split_k",
         "sm90_gemm_unaligned",

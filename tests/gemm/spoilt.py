@@ -66,8 +66,6 @@ EPILOGUE: Texts = (
         "d[i] = gated(d[FAULT(gate) ? UP + i : i], 1.0f, 0.0f) * d[FAULT(gate) ? i : UP + i]",
     ),
     ("e.bias + half + column + 8 * i", "e.bias + (FAULT(bias) ? 0 : half) + column + 8 * i"),
-    ("if (p.early) early = load_weights", "if (p.early || FAULT(weights)) early = load_weights"),
-    ("if (early > 0) {", "if (early > FAULT(again)) {"),
     ("full, (int)p.out.batch_b)", "full, FAULT(batch) ? 1 : (int)p.out.batch_b)"),
 )
 #: what faults are looked for in

@@ -12,13 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import sassafras  # noqa: E402
-from sassafras.gemm.configs import epilogue, persistent, split_k_early  # noqa: E402
+from sassafras.gemm.configs import epilogue, persistent  # noqa: E402
 from sassafras.gemm.configs.epilogue import NUMBERS, Batch, Lines  # noqa: E402
 from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance  # noqa: E402
 from sassafras.gemm.configs.persistent_pair import EPILOGUE_INSTANCES, PairConfig, PairInstance  # noqa: E402
 from sassafras.gemm.configs.stream import StreamConfig  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
-from sassafras.gemm.matmul.plan import plan  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.matmul.problem import CONSTANT, Problem  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
@@ -36,9 +35,7 @@ CASES = (
     Case(activation="swiglu", gap=8, policy=RANDOM, repeats=2),
     Case(activation="swiglu", bias=True, policy=LATE),
     Case(activation="swiglu", beta=1.0, apart=True, gap=16, policy=EAGER),
-    Case(activation="swiglu", alpha=0.5, bias=True, early=True, policy=RANDOM),
-    Case(activation="swiglu", beta=1.0, apart=True, early=True, policy=EAGER, repeats=2),
-    Case(activation="swiglu", early=True, policy=LATE),
+    Case(activation="swiglu", alpha=0.5, bias=True, policy=RANDOM),
 )
 #: tails in m, n and k; several tiles a CTA; a weight with fewer rows than a tile
 SHAPES = ("40x48x200", "300x272x264", "136x800x72", "1x16x8")
@@ -63,9 +60,7 @@ def test_every_path_is_right(
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    ("fault", "case"), [("gate", 0), ("bias", 1), ("batch", 2), ("weights", 0), ("again", 3)]
-)
+@pytest.mark.parametrize(("fault", "case"), [("gate", 0), ("bias", 1), ("batch", 2)])
 def test_a_fault_is_noticed(
     shared: Path, tmp_path: Path, fault: str, case: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,18 +132,6 @@ def test_it_is_chosen(install: Install) -> None:
     moved = asked(256, 28672, 4096)._replace(aligned=0)
     for problem in (asked(64, 28672, 4096), asked(8, 1024, 1024), moved):
         assert not isinstance(engine.choose(problem).config, PairConfig), problem
-
-
-def test_weights_are_read_early_by_few_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, problem = PairConfig(EPILOGUE_INSTANCES[0]), asked(128, 4096, 4096)
-    at = [name for name, _ in config.instance.parameters].index("early")
-
-    def early(extra: int, most: int) -> Any:
-        monkeypatch.setattr(split_k_early, "MOST", most)
-        return plan(config, problem._replace(extra=problem.extra | extra)).launches[0].parameters[at]
-
-    assert early(CONSTANT, 128) == ("value", 1)
-    assert early(CONSTANT, 127) == early(0, 128) == ("value", 0), "more rows are not measured yet"
 
 
 def test_half_of_the_product_is_stored() -> None:

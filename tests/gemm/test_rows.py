@@ -19,7 +19,6 @@ from sassafras.frontend._image import parameter_sizes  # noqa: E402
 from sassafras.gemm.build.cubins import KERNELS  # noqa: E402
 from sassafras.gemm.configs import rows, split_k_early  # noqa: E402
 from sassafras.gemm.configs.epilogue import bits  # noqa: E402
-from sassafras.gemm.configs.persistent_pair import PairConfig  # noqa: E402
 from sassafras.gemm.configs.rows import GatedInstance, RmsNormInstance  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
@@ -348,27 +347,6 @@ def test_a_block_is_a_chain_of_launches(
     ours = len(calls) + names.count("gated") + names.count("rms_norm")
     assert launches(library) == before + ours
     assert len(re.findall(r"sassafras\.\w+\.into\(", code)) == len(names)
-
-
-def test_more_rows_are_a_chain_with_pairs(
-    early: Planner, library: Path, graphs: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Up to 256 rows, which are not measured yet: the pair reads its weights early, as its neighbours do."""
-    monkeypatch.setattr(split_k_early, "MOST", 256)
-    made = Block(Spelled, 3).half().requires_grad_(False)
-    x = half(2, 100, 64)
-    wanted = made.double()(x.double())
-    compiled = torch.compile(sassafras.accelerate(made.half()), fullgraph=True, dynamic=False)
-    before = launches(library)
-    assert close(compiled(x), wanted), room.status()["problems"]
-    calls = [n for n in graphs[-1] if n.target is torch.ops.sassafras.layer.default]
-    names = [str(n.target).split(".")[1] for n in graphs[-1] if "sassafras" in str(n.target)]
-    assert names == [*["mm"] * 3, "layer", "rms_norm", "layer", "layer"]
-    assert all(n.args[8] for n in calls) and [n.args[4] is not None for n in calls] == [True, False, True]
-    assert launches(library) == before + 4
-    chosen = [early.choose(Problem(*tuple(p))).config for p in early.served if Problem(*p).extra & CONSTANT]
-    pairs = [config for config in chosen if isinstance(config, PairConfig)]
-    assert pairs and all(config.mode.pdl for config in chosen if config), chosen
 
 
 def test_what_a_graph_keeps(early: Planner, graphs: list[Any]) -> None:

@@ -11,11 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sassafras.gemm.configs import split_k_early  # noqa: E402
 from sassafras.gemm.configs.base import Mode  # noqa: E402
 from sassafras.gemm.configs.persistent_pair import EPILOGUE_INSTANCES, PairConfig, PairInstance  # noqa: E402
 from sassafras.gemm.matmul import api  # noqa: E402
-from tests.gpu.test_layer_gpu import early_config  # noqa: E402
 from tests.gpu.test_stream_gpu import DTYPES, Feed, drawn, engine, pair_of  # noqa: E402
 
 __all__ = ["engine"]  # a fixture
@@ -136,58 +134,6 @@ def test_overlapping_launches_wait_for_what_they_read(engine: Any, instance: Pai
             first = now if first is None else first
             assert torch.equal(first, now), mode
     assert first is not None and bool(first.isfinite().all())
-
-
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
-def test_weights_behind_rows_that_start_early_are_read_whole(
-    engine: Any, graph: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """10,000 rounds: weights are written, a product follows, then a norm that lets the next launch start at
-    once, then a pair that reads its weights early. Bitwise as when everything is at rest."""
-    monkeypatch.setattr(split_k_early, "MOST", 256)
-    rows, n, k, count, dtype = 192, 1024, 1024, 5, torch.float16
-    norm, x = torch.ops.sassafras.rms_norm, drawn(rows, 1, k, dtype, 1)[0]
-    weights = [drawn(1, 2 * n, k, dtype, seed)[1] * k**-0.5 for seed in range(count)]
-    weight, gamma = weights[0].clone(), 1 + 0.2 * drawn(1, 1, k, dtype, 7)[0][0]
-    square, z = drawn(1, k, k, dtype, 9)[1] * k**-0.5, torch.empty_like(x)
-    ahead = engine.bind(early_config(rows, "fp16", 1, True), x, square.t())
-    y = ahead()
-    norm(y, gamma, 1e-6, False)
-    api.settle()
-    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
-
-    def turn(index: int, reader: Any, wanted: Any = None) -> Any:
-        weight.copy_(weights[index])
-        ahead()
-        norm.into(y, gamma, 1e-6, True, out=z)
-        if wanted is None:
-            torch.cuda.synchronize()
-            return reader().clone()
-        wrong.add_((reader() != wanted).sum())
-        return None
-
-    turns = []
-    for instance in (i for i in EPILOGUE_INSTANCES if i.dtype == "fp16"):
-        config = PairConfig(instance, mode=Mode(pdl=True))
-        late, early = (
-            engine.bind(config, z, weight.t(), None, None, "swiglu", 1.0, 0.0, None, None, 0.0, constant)
-            for constant in (False, True)
-        )
-        turns += [(index, early, turn(index, late)) for index in range(count)]
-    assert all(bool(wanted.isfinite().all()) for _, _, wanted in turns)
-    if graph:
-        torch.cuda.synchronize()
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            for given in turns:
-                turn(*given)
-    for _ in range(10_000 // len(turns)):
-        if graph:
-            captured.replay()
-        else:
-            for given in turns:
-                turn(*given)
-    assert int(wrong) == 0
 
 
 def test_a_row_has_the_same_bits_in_every_tile(engine: Any) -> None:

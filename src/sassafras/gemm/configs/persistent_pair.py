@@ -25,7 +25,7 @@ _SPECIAL = 16
 class PairInstance(PersistentInstance):
     """A `PersistentInstance` with an epilogue, whose tile is half as wide on C; its name ends in ``p``."""
 
-    PARAMETERS: ClassVar[Parameters] = (*PARAMETERS, ("map_up", "tensormap"), ("early", "i32"))
+    PARAMETERS: ClassVar[Parameters] = (*PARAMETERS, ("map_up", "tensormap"))
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class PairConfig(PersistentConfig):
     def _scalars(self, shape: Shape) -> dict[str, int]:
         i, (rows_a, rows_b) = self.instance, self._boxes(shape)
         arriving = tma_wgmma.stage_bytes(rows_a * i.cluster_n, 2 * rows_b * i.cluster_m)
-        return {**PersistentConfig._scalars(self, shape), "stage_bytes": arriving, "early": 0}
+        return {**PersistentConfig._scalars(self, shape), "stage_bytes": arriving}
 
     def _gap(self) -> float:
         """With what a warpgroup's exponentials and quotients take."""

@@ -1,5 +1,5 @@
 """The split-K kernel with an epilogue whose weights are read before the launch ahead has ended (EARLY_B of
-`kernels/sm90_gemm_split_k.cuh`): layers of compiled models, for 9 to `MOST` rows."""
+`kernels/sm90_gemm_split_k.cuh`): layers of compiled models, for 9 to 64 rows."""
 
 from __future__ import annotations
 
@@ -55,36 +55,23 @@ class EarlySplitKConfig(SplitKConfig):
         return {**SplitKConfig._scalars(self, shape), "early": 0}
 
 
-#: most rows of layers between which all launches overlap; measured up to 64 (of more, some tiles have 128)
-MOST = 64
 #: transposed tiles: rows of A -> stages of 128 k
 _TRANSPOSED = {16: 10, 32: 8}
-#: columns of a tile of 128 rows -> stages
-_TALL = {64: 7, 96: 6, 128: 6}
 EPILOGUE_INSTANCES: tuple[EarlyInstance, ...] = tuple(
-    EarlyInstance("tn", rows, width, ring, swap_ab=swapped, dtype=dtype, epilogue=True, k_blocks=blocks)
+    EarlyInstance("tn", 64, width, ring, swap_ab=swapped, dtype=dtype, epilogue=True, k_blocks=2)
     for dtype in ("fp16", "bf16")
-    for rows, blocks, swapped, tiles in (
-        (64, 2, True, _TRANSPOSED),
-        (64, 2, False, few_rows.RINGS),
-        (128, 1, False, _TALL),
-    )
+    for swapped, tiles in ((True, _TRANSPOSED), (False, few_rows.RINGS))
     for width, ring in tiles.items()
 )
 
 
 def best(shape: Shape, dtype: str) -> list[EarlySplitKConfig]:
-    """Those for a layer of at most `MOST` rows, the best first; none for more rows, or a small B."""
-    if shape.m > MOST or shape.n * shape.k < LEAST_CONSTANT:
+    """Those for a layer of at most 64 rows, the best first; none for more rows, or a small B."""
+    if shape.m > few_rows.MOST or shape.n * shape.k < LEAST_CONSTANT:
         return []
-    few = shape.m <= few_rows.MOST
     width = next((rows for rows in _TRANSPOSED if shape.m <= rows), None)
-    of_type = [i for i in EPILOGUE_INSTANCES if i.dtype == dtype and (i.tile_m == 64 or not few)]
+    of_type = [i for i in EPILOGUE_INSTANCES if i.dtype == dtype]
     tiles = [i for i in of_type if (i.tile_n == width if i.swap_ab else width is None)]
     every = (replace(c, mode=Mode(pdl=True)) for c in EarlySplitKConfig.every(tiles))
     able = [config for config in every if config.why_illegal(shape) is None]
-
-    def cost(config: EarlySplitKConfig) -> float:
-        return few_rows.cost_us(config, shape) if few else config.estimate_us(shape)
-
-    return sorted(able, key=lambda config: (cost(config), config.rank))
+    return sorted(able, key=lambda config: (few_rows.cost_us(config, shape), config.rank))

@@ -38,9 +38,73 @@
 // memory as `PersistentInstance.shared_bytes` says. Requires leading dimensions that are multiples of 8 elements and
 // bases aligned to 16 bytes. Any m, n, k otherwise: TMA fills with zeros and clips.
 #pragma once
-#include "persistent_work.cuh"
+#include "hopper_tile.cuh"
 
 namespace sassafras {
+
+struct PersistentProblem {
+    const TensorMap *map_a, *map_b, *map_c; // boxes: Operand's; C's: {COLUMNS, ROWS} of Staging
+    int tiles_m, tiles_n;                   // the cluster's tiles along m and n
+    int k_tiles;                            // of 64
+    int group;                              // rows of a band, or minus its columns: see `place`; in cluster tiles
+    int band_by, band_shift;                // to divide by the tiles of a band: see `divided`
+    int wide_by, wide_shift;                // by the rows (columns) of a band
+    int rest_by, rest_shift;                // by those of the last band
+    int last_row, last_column;              // where the last tiles begin, at most (hopper_tile.cuh)
+    int stage_bytes;                        // that arrive for a stage
+    int late;                               // successors may start when all operands have been asked for (0: after the wait)
+    int store_policy;                       // the upper word of C's policy (the lower one is 0): whether the L2 gives it up first
+};
+
+struct FoldedPersistentProblem : PersistentProblem {
+    int range; // k tiles of each range but the last, which may have fewer
+};
+struct PairPersistentProblem : PersistentProblem {
+    const TensorMap *map_up; // of up's weight; map_b is of the gate's
+};
+template <bool FOLDS, bool PAIR> struct PersistentProblemOf {
+    using Type = PersistentProblem;
+};
+template <> struct PersistentProblemOf<true, false> {
+    using Type = FoldedPersistentProblem;
+};
+template <> struct PersistentProblemOf<false, true> {
+    using Type = PairPersistentProblem;
+};
+
+// What a cluster does next, the same for all its threads.
+struct Work {
+    int tile, ahead; // this tile, the next one
+
+    __device__ __forceinline__ explicit Work(int cluster) : ahead(cluster) {}
+
+    // clusters: of the launch (handed over each time: the loader has no register for it)
+    __device__ __forceinline__ bool next(const PersistentProblem &p, int clusters) {
+        if (ahead >= p.tiles_m * p.tiles_n) return false;
+        tile = ahead;
+        ahead += clusters;
+        return true;
+    }
+
+    // Divides by what the host has made a multiplier and a shift of (gemm/configs/tma_wgmma.py: divider). A division by a number that is not
+    // known takes the loader some 200 cycles, and the first k tile of the next tile is late by them.
+    static __device__ __forceinline__ int divided(int number, int multiplier, int shift) {
+        return (int)((u32)(((u64)(2 * (u32)number) * (u32)multiplier) >> 32) >> shift);
+    }
+
+    // Where the tile lies: in bands of `group` rows down the columns, or of -group columns along the rows.
+    __device__ __forceinline__ void place(const PersistentProblem &p, int &row, int &column) const {
+        const bool upright = p.group < 0;
+        const int wide = upright ? -p.group : p.group, across = upright ? p.tiles_n : p.tiles_m;
+        const int along = upright ? p.tiles_m : p.tiles_n;
+        const int first = divided(tile, p.band_by, p.band_shift) * wide, in_band = tile - first * along;
+        const bool whole = across - first >= wide;
+        const int far = divided(in_band, whole ? p.wide_by : p.rest_by, whole ? p.wide_shift : p.rest_shift);
+        const int near = first + in_band - far * (whole ? wide : across - first);
+        row = upright ? far : near;
+        column = upright ? near : far;
+    }
+};
 
 template <int BM, int BN, int STAGES, int CONSUMERS, bool PING_PONG, int CLUSTER_M, int CLUSTER_N, bool A_MN, bool B_MN,
           bool BF16, bool SWAPPED, int BUFFERS, int LEAD = 0, bool EPILOGUE = false, bool FOLDS = false, bool PAIR = false>
@@ -115,29 +179,7 @@ struct Persistent {
 
     static __device__ __forceinline__ int clusters() { return (u32)gridDim.x / CLUSTER; }
 
-    // With PAIR: the weights of the first stages; how many stages these are.
-    static __device__ __forceinline__ int load_weights(const Problem &p, const Place &at, Work work, int rank) {
-        if (!work.next(p, clusters())) return 0;
-        int row, column;
-        work.place(p, row, column);
-        column = min((column * CLUSTER_N + rank_along_n(rank)) * COLUMNS, p.last_column);
-        const int stages = min(STAGES, p.k_tiles);
-        for (int k = 0; k < stages; ++k) {
-            barrier_expect(at.full(k), p.stage_bytes);
-            load_pair(p, at.stage(k), column, k, rank, at.full(k));
-        }
-        return stages;
-    }
-
-    static __device__ __forceinline__ void load_pair(const Problem &p, u32 stage, int column, int k, int rank, u32 full) {
-        const int rank_m = rank_along_m(rank);
-        const u32 mask = ((1u << CLUSTER_M) - 1) << (rank_along_n(rank) * CLUSTER_M), gate = stage + A::BYTES;
-        B::load(gate, p.map_b, column, k * TILE_K, rank_m, mask, full, 0);
-        B::load(gate + B::BYTES, p.map_up, column, k * TILE_K, rank_m, mask, full, (int)p.out.batch_b);
-    }
-
-    // early: the first k tiles, whose weights are under way
-    static __device__ __forceinline__ void load(const Problem &p, const Place &at, Work work, int rank, [[maybe_unused]] int early) {
+    static __device__ __forceinline__ void load(const Problem &p, const Place &at, Work work, int rank) {
         const int rank_m = rank_along_m(rank), rank_n = rank_along_n(rank);
         // who gets this CTA's part of A (those beside it along n), and of B
         constexpr u32 ALONG_N = ((1u << CLUSTER) - 1) / ((1u << CLUSTER_M) - 1);
@@ -152,19 +194,12 @@ struct Persistent {
             for (int k = 0; k < p.k_tiles; ++k) {
                 barrier_wait<1>(at.empty(ring.stage), ring.phase ^ 1);
                 const u32 full = at.full(ring.stage), stage = at.stage(ring.stage);
-                if constexpr (PAIR) {
-                    if (early > 0) {
-                        --early;
-                    } else {
-                        barrier_expect(full, p.stage_bytes);
-                        load_pair(p, stage, column, k, rank, full);
-                    }
-                    A::load(stage, p.map_a, row, k * TILE_K, rank_n, mask_a, full, 0);
-                    ring.advance();
-                    continue;
-                }
                 barrier_expect(full, p.stage_bytes);
-                if constexpr (EPILOGUE) {
+                if constexpr (PAIR) {
+                    A::load(stage, p.map_a, row, k * TILE_K, rank_n, mask_a, full, 0);
+                    B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, mask_b, full, 0);
+                    B::load(stage + A::BYTES + B::BYTES, p.map_up, column, k * TILE_K, rank_m, mask_b, full, (int)p.out.batch_b);
+                } else if constexpr (EPILOGUE) {
                     A::load(stage, p.map_a, row, k * TILE_K, rank_n, mask_a, full, p.out.batch_a ? batch : 0);
                     B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, mask_b, full, p.out.batch_b ? batch : 0);
                 } else {
@@ -387,13 +422,9 @@ struct Persistent {
         if (group == 0) {
             if constexpr (MOVES_REGISTERS) fewer_registers<LOADER_REGISTERS>();
             if (broadcast(threadIdx.x >> 5) == 0 && elected()) {
-                int early = 0;
-                if constexpr (PAIR) {
-                    if (p.early) early = load_weights(p, at, work, rank);
-                }
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
                 if (!p.late) start_successors();
-                load(p, at, work, rank, early);
+                load(p, at, work, rank);
                 if (p.late) start_successors();
             }
             sync_warp();

@@ -6,9 +6,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ..configs import epilogue, registry, split_k_early
+from ..configs import epilogue, registry
 from ..configs.epilogue import Batch, Lines
-from ..configs.persistent_pair import PairConfig
 from ..configs.registry import Config
 from ..problem.launch import Launch
 from ..problem.shape import Shape
@@ -115,8 +114,7 @@ def plan(config: Config, problem: Problem) -> KernelPlan:
         tight = lines
     else:
         launch = config.launch(problem.shape)
-    untried = isinstance(config, PairConfig) and problem.m > split_k_early.MOST
-    if problem.extra & CONSTANT and "early" in launch.scalars and not untried:
+    if problem.extra & CONSTANT and "early" in launch.scalars:
         launch = replace(launch, scalars={**launch.scalars, "early": 1})
     # the kernel's names: swapped configurations call the problem's B "a"
     role = {"a": "b", "b": "a", "c": "c"} if config.swap_ab else {"a": "a", "b": "b", "c": "c"}

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..configs import epilogue, registry, split_k_early, stream
-from ..configs.base import Mode
 from ..configs.epilogue import ALONE, Batch, Lines
 from ..configs.persistent_pair import PairConfig
 from ..configs.registry import Config
@@ -127,8 +126,6 @@ def choose(
     best = min(found, key=lambda c: (c.estimate_us(flat(c, shape, batch)), c.rank))
     modes = [other.mode for other in best.in_modes()]
     best = replace(best, mode=winner.mode if winner.mode in modes else best.mode)  # type: ignore[type-var]
-    if pair and extra.constant and shape.m <= split_k_early.MOST:
-        best = replace(best, mode=Mode(pdl=True))  # type: ignore[type-var]
     same = registry.with_dtype(winner, dtype, epilogue=True)
     if same is not None and same.layout == layout and any(c.stem == same.stem for c in found):
         best = same
