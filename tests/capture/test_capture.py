@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import resource
 import shutil
 import subprocess
@@ -160,6 +162,20 @@ def test_each_float_that_is_compiled_in_and_each_type_is_another_kernel(
         lambda d: d["variants"][0]["shapes"][0].update(grid=[0, 1, 1]),
         lambda d: d["variants"][0]["shapes"][0]["args"].update(x_ptr={"data": "../../x"}),
         lambda d: d["variants"][0].update(shapes="none"),
+        lambda d: d.update(variants=[]),
+        lambda d: d["variants"].append(d["variants"][0]),
+        lambda d: d.update(wall_s=math.nan),
+        lambda d: d["variants"][0].pop("signature"),
+        lambda d: d["variants"][0].update(threads=math.nan),
+        lambda d: d["variants"][0].update(bench_us=-1.0),
+        lambda d: d["variants"][0]["shapes"][0].update(count=-5),
+        lambda d: d["variants"][0]["shapes"][0].update(count=math.inf),
+        lambda d: d["variants"][0]["shapes"][0].update(count=10**400),
+        lambda d: d["variants"][0]["shapes"][0].update(gpu_us=math.nan, timed=1),
+        lambda d: d["variants"][0]["shapes"][0]["args"]["x_ptr"].pop("dtype"),
+        lambda d: d["variants"][0]["shapes"][0]["args"]["x_ptr"].update(shape=[math.inf]),
+        lambda d: d["variants"][0]["shapes"][0]["args"]["x_ptr"].update(strides=[1]),
+        lambda d: d["variants"][0]["shapes"][0]["args"]["x_ptr"].update(low="a", high="b"),
     ],
 )
 def test_damaged_captures_are_refused(recorded: Path, tmp_path: Path, change: Any) -> None:
@@ -168,6 +184,34 @@ def test_damaged_captures_are_refused(recorded: Path, tmp_path: Path, change: An
     (tmp_path / "captured.json").write_text(json.dumps(data))
     with pytest.raises(WorkloadError):
         read(tmp_path)
+
+
+def test_what_is_no_file_of_a_capture_is_refused(recorded: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")  # nothing ever comes out of it
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    (tmp_path / "folder.json" / "captured.json").mkdir(parents=True)
+    for path in (*tmp_path.iterdir(), "x" * 5000, "\0", "/dev/zero"):
+        with pytest.raises(WorkloadError):
+            read(path)
+    shutil.copytree(recorded, tmp_path / "c")
+    found = read(tmp_path / "c")
+    variant = found.find("gather_kernel")
+    for name, read_it in ((f"{variant.digest}.cubin", found.cubin), (f"{variant.digest}.ptx", found.ptx)):
+        (tmp_path / "c" / name).unlink()
+        os.mkfifo(tmp_path / "c" / name)
+        with pytest.raises(WorkloadError, match="no file"):
+            read_it(variant)
+
+
+def test_a_workload_is_loaded_again_from_the_index_that_it_came_from(recorded: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run.json.d"
+    shutil.copytree(recorded, folder)
+    data = json.loads((folder / "captured.json").read_text())
+    for variant in data["variants"]:
+        variant["shapes"] = variant["shapes"][:1]
+    (folder / "less.json").write_text(json.dumps(data))
+    first = load(f"{folder / 'less.json'}:gather_kernel")
+    assert len(first.cases) == 1 and load(str(first.source)).cases == first.cases
 
 
 def test_damaged_files_are_refused(recorded: Path, tmp_path: Path) -> None:

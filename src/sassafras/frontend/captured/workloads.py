@@ -13,7 +13,7 @@ from sassafras.core.workload import DTYPE_BYTES, Argument, Fill
 from sassafras.frontend import _image
 from sassafras.sass import Cubin
 
-from .files import NAME, Captured, CapturedShape, CapturedVariant
+from .files import Captured, CapturedShape, CapturedVariant
 
 #: data types by Triton's name where ours differs; sizes and bit patterns are the same
 _SAME = {"u16": "i16", "u32": "i32", "u64": "i64", "u1": "i1"}
@@ -117,7 +117,7 @@ def workload(captured: Captured, variant: CapturedVariant) -> Workload:
         variant.label,
         tuple(_case(captured, variant, shape) for shape in variant.shapes),
         CapturedBuilder(captured, variant),
-        source=f"{(captured.folder / NAME).resolve()}:{variant.digest}",
+        source=f"{(captured.folder / captured.index).resolve()}:{variant.digest}",
         meta={"frontend": "capture", "function": variant.function},
     )
 
@@ -139,7 +139,8 @@ def _case(captured: Captured, variant: CapturedVariant, shape: CapturedShape) ->
 def _buffer(
     captured: Captured, variant: CapturedVariant, name: str, facts: Mapping[str, Any], where: str
 ) -> Buffer:
-    dtype = _SAME.get(str(facts["dtype"]), str(facts["dtype"]))
+    kind = str(facts.get("dtype", facts.get("unsupported")))
+    dtype = _SAME.get(kind, kind)
     if dtype not in DTYPE_BYTES:
         raise WorkloadError(f"argument {name!r} has data type {dtype!r}", where=where)
     shape = tuple(max(1, int(n)) for n in facts["shape"]) or (1,)
