@@ -19,9 +19,12 @@ import triton
 import triton.language as tl
 
 from sassafras.capture import merge, start, stop
+from sassafras.capture.contents import ContentsWriter
 from sassafras.capture.roles import roles
+from sassafras.capture.settings import CaptureSettings
 from sassafras.core import Buffer, Custom, Kernel, WorkloadError
-from sassafras.frontend.captured.files import read
+from sassafras.frontend.captured import files, values
+from sassafras.frontend.captured.files import Captured, read
 from sassafras.frontend.captured.workloads import workload
 from sassafras.sass import Program
 from sassafras.targets import load
@@ -235,6 +238,38 @@ def test_damaged_files_are_refused(recorded: Path, tmp_path: Path) -> None:
         index.fill.fn((256,), torch.int32, None, "cpu")
     with pytest.raises(WorkloadError, match="0 captured kernels"):
         found.find("nothing")
+
+
+def test_contents_of_a_view_lie_where_its_strides_say(tmp_path: Path) -> None:
+    import torch
+
+    whole = torch.arange(1, 25, dtype=torch.int32).reshape(4, 6)
+    for view in (whole.t(), whole[:, ::2], whole[1:3, 1:4], whole[:, :1].expand(4, 3), whole[0, 0]):
+        facts = values.tensor_facts(view, "*i32") | ContentsWriter(CaptureSettings(tmp_path))._one(view)
+        row = {"grid": [1, 1, 1], "args": {"x": facts}, "id": "s", "count": 1}
+        row |= {"in_graph": 0, "timed": 0, "gpu_us": 0.0}
+        digest = "0" * 64
+        made = files.variant(
+            {
+                **dict.fromkeys(("name", "function", "config", "source_hash", "problem"), ""),
+                "digest": digest, "bench_us": None, "roles": {}, "shapes": [row], "uncounted": 0,
+                "threads": 32, "ctas": 1, "shared_bytes": 0, "scratch_bytes": 0,
+                "signature": {"x": "*i32"}, "constants": {},
+            }
+        )  # fmt: skip
+        buffer = workload(Captured(tmp_path, (made,), 0.0, "", "", "", {}), made).case().args["x"]
+        assert isinstance(buffer, Buffer) and isinstance(buffer.fill, Custom)
+        flat = buffer.fill.fn(buffer.shape, torch.int32, None, "cpu").reshape(-1)
+        assert torch.equal(flat.as_strided(view.shape, view.stride()), view)
+        (path,) = tmp_path.glob("*.npz")
+        with path.open("wb") as file:
+            np.savez(file, data=np.zeros(view.shape, dtype=np.int32))
+        with pytest.raises(WorkloadError, match="damaged"):
+            buffer.fill.fn(buffer.shape, torch.int32, None, "cpu")
+        path.write_bytes(b"PK\x03\x04")
+        with pytest.raises(WorkloadError, match="cannot be read"):
+            buffer.fill.fn(buffer.shape, torch.int32, None, "cpu")
+        path.unlink()
 
 
 def test_the_program_is_not_disturbed(recorded: Path, tmp_path: Path) -> None:
