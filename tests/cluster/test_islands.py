@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sassafras
+import sassafras.cluster.pool as cluster_pool
 from sassafras.cluster import Pool
-from sassafras.cluster.islands import share
-from sassafras.core import Budget, DeviceError, SassafrasError
+from sassafras.cluster.islands import search_island, share
+from sassafras.cluster.payload import describe
+from sassafras.core import (
+    Budget,
+    Case,
+    DeviceError,
+    Kernel,
+    SassafrasError,
+    Workload,
+)
 from sassafras.cuda.environment import available
+from sassafras.schedule.spaces import space_of
 from sassafras.search import Anneal
 from sassafras.store import Store
+from sassafras.targets import load
+from sassafras.validate import Validator
+from tests.by_recipe import Bench
 
 from .conftest import Nodes
 
@@ -84,6 +101,49 @@ def test_what_the_driver_raises_stops_the_workers_and_they_work_again(nodes: Nod
             Pool(nodes.address, device="cuda")
 
 
+def test_ctrl_c_reaches_a_task_that_starts_after_it_and_a_second_ends_at_once(nodes: Nodes) -> None:
+    def late() -> dict[str, float]:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(1.0)  # meanwhile the workers are told to stop
+        return {"seconds": 60.0}
+
+    def twice() -> dict[str, float]:
+        for pause in (1.0, 3.0):
+            threading.Timer(pause, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return {}
+
+    with Pool(nodes.address, device="model", workers=1) as pool:
+        begun = time.monotonic()
+        assert not pool.run(until_stopped, {"task": late}, lambda name, event: None, on_lost=unexpected)
+        assert time.monotonic() - begun < 30
+        with pytest.raises(KeyboardInterrupt):  # the worker is deaf
+            pool.run(deaf, {"task": twice}, lambda name, event: None, on_lost=unexpected)
+        assert time.monotonic() - begun < 40
+
+
+def test_a_worker_unlike_the_others_takes_no_task(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_pool, "TRIES", 1)
+    with Pool(nodes.address, device="model") as pool:
+        pool.facts["name"] = "another GPU"  # as if it had been lost, and its place were taken elsewhere
+        with pytest.raises(DeviceError, match="the cluster mixes another GPU and"):
+            pool.run(ten_events, {"task": dict}, lambda name, event: None, on_lost=unexpected)
+        monkeypatch.setattr(cluster_pool, "START_S", 3.0, raising=False)
+        with pytest.raises(DeviceError, match=r"2 of 2 workers did not start within 3 s \(other work may"):
+            Pool(nodes.address, device="model")
+
+
+def until_stopped(payload: Any, device: object, stop: threading.Event) -> Iterator[int]:
+    """A task that stops when it is told to."""
+    stop.wait(payload["seconds"])
+    yield 1
+
+
+def deaf(payload: object, device: object, stop: object) -> Iterator[int]:
+    """A task that hangs."""
+    time.sleep(60.0)
+    yield 1
+
+
 def ten_events(payload: object, device: object, stop: object) -> Iterator[int]:
     """A task of a test's."""
     yield from range(10)
@@ -148,6 +208,29 @@ def test_a_budget_is_shared() -> None:
     assert parts == [3, 3, 2, 2]
     assert share(Budget(seconds=9.0), 0, 4) == Budget(seconds=9.0)
     assert share(Budget(seconds=9.0, evaluations=8), 1, 4) == Budget(seconds=9.0, evaluations=2)
+
+
+@pytest.fixture(scope="module")
+def subject() -> tuple[Workload, Case, Kernel]:
+    workload = load(TARGET)
+    return workload, workload.case(), workload.build(workload.case(), "sm_90a")
+
+
+def island(subject: tuple[Workload, Case, Kernel], device: Any, stop: threading.Event) -> list[Any]:
+    """What an island says that is searched here."""
+    payload = {
+        "subject": describe(*subject), "strategy": Anneal(), "budget": Budget(evaluations=5), "seed": 1,
+        "space": space_of("swaps", Validator), "known": {},
+    }  # fmt: skip
+    return list(search_island(payload, device, stop))
+
+
+def test_an_island_that_is_stopped_ahead_of_its_baseline_is_no_failure(
+    subject: tuple[Workload, Case, Kernel],
+) -> None:
+    stop = threading.Event()
+    stop.set()
+    assert island(subject, Bench(), stop) == []
 
 
 def _closed() -> str:

@@ -77,7 +77,8 @@ def home(found: Finished[Any]) -> Finished[Any]:
 
 
 def search_island(payload: Mapping[str, Any], device: Device, stop: threading.Event) -> Iterator[Any]:
-    """One island, on a worker (`worker.Work`): yields `Said` of each new outcome, then a `Finished`."""
+    """One island, on a worker (`worker.Work`): yields `Said` of each new outcome, then a `Finished` unless
+    it was stopped ahead of its first outcome."""
     said: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with JobSubject(payload["subject"]) as subject:
         job = Job(
@@ -106,6 +107,8 @@ def search_island(payload: Mapping[str, Any], device: Device, stop: threading.Ev
         while (event := said.get()) is not _OVER:
             if isinstance(event, Exception):
                 raise event
+            if isinstance(event, BaseException) and stop.is_set():
+                return  # before the baseline had a figure
             if isinstance(event, BaseException):
                 raise SearchError(f"the island ended: {type(event).__name__}")
             yield event

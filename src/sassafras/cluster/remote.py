@@ -82,17 +82,28 @@ def failure(error: Exception) -> SassafrasError:
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Let SIGTERM act as Ctrl-C does meanwhile, where handlers may be set."""
+def interruptible() -> Iterator[threading.Event]:
+    """An event that the first SIGINT or SIGTERM sets meanwhile; a second one acts as it always did.
+
+    Only the main thread can set handlers; elsewhere the event is set by nothing.
+    """
+    asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield asked
         return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+        asked.set()
+        restore()
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    for number in before:
+        signal.signal(number, interrupt)
     try:
-        yield
+        yield asked
     finally:
-        signal.signal(signal.SIGTERM, before)
+        restore()
