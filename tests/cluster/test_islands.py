@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import threading
@@ -19,14 +20,18 @@ import sassafras.cluster.pool as cluster_pool
 from sassafras.cluster import Pool
 from sassafras.cluster.islands import search_island, share
 from sassafras.cluster.payload import describe
+from sassafras.cluster.remote import failure
 from sassafras.core import (
     Budget,
     Case,
     DeviceError,
     Kernel,
     SassafrasError,
+    Verdict,
     Workload,
+    WorkloadError,
 )
+from sassafras.cuda.driver import CudaError
 from sassafras.cuda.environment import available
 from sassafras.schedule.spaces import space_of
 from sassafras.search import Anneal
@@ -231,6 +236,19 @@ def test_an_island_that_is_stopped_ahead_of_its_baseline_is_no_failure(
     stop = threading.Event()
     stop.set()
     assert island(subject, Bench(), stop) == []
+
+
+def test_errors_of_every_kind_travel() -> None:
+    made = failure(CudaError("cuLaunchKernel", 700, "CUDA_ERROR_ILLEGAL_ADDRESS"))
+    assert type(made) is DeviceError and made.sticky and made.verdict is Verdict.CRASHED
+    assert "ILLEGAL_ADDRESS" in str(pickle.loads(pickle.dumps(made)))
+
+    class Own(WorkloadError):
+        """Of a workload's file, which the driver has not loaded."""
+
+    made = failure(Own("what", where="where", hint="hint"))
+    assert type(made) is WorkloadError and str(made) == "where: what (hint)"
+    assert str(failure(ValueError("odd"))).startswith("ValueError: odd")
 
 
 def _closed() -> str:

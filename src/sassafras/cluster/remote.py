@@ -75,10 +75,12 @@ def short(error: BaseException) -> str:
 
 
 def failure(error: Exception) -> SassafrasError:
-    """What was raised on a worker, as an error that travels."""
-    if isinstance(error, SassafrasError):
-        return type(error)(error.what, where=error.where, hint=error.hint)
-    return DeviceError(f"{type(error).__name__}: {error}", hint="raised on a worker of the cluster")
+    """What was raised on a worker, as an error that travels: of a class that every node has, made anew."""
+    if not isinstance(error, SassafrasError):
+        return DeviceError(f"{type(error).__name__}: {error}", hint="raised on a worker of the cluster")
+    kind = next(each for each in type(error).__mro__ if each.__module__ == SassafrasError.__module__)
+    more = {"sticky": error.sticky, "verdict": error.verdict} if isinstance(error, DeviceError) else {}
+    return kind(error.what, where=error.where, hint=error.hint, **more)
 
 
 @contextlib.contextmanager
