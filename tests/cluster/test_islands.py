@@ -258,16 +258,22 @@ def _closed() -> str:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_no_cluster_at_that_address() -> None:
+def test_no_cluster_at_that_address(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     with pytest.raises(DeviceError, match="no device"):
         sassafras.optimize(TARGET, device="tpu", cluster="auto", budget="2e", store=False)
     for address, why in (
         ("head", "no address"),
         ("head:none", "no address"),
+        ("head:\u00b2", "no address"),
+        ("head:" + "9" * 5000, "no address"),
+        ("head..example:6379", "no Ray cluster answers"),
         (_closed(), "no Ray cluster answers"),
     ):
         with pytest.raises(DeviceError, match=why):
             sassafras.optimize(TARGET, device="model", cluster=address, budget="2e", store=False)
     with pytest.raises(DeviceError, match="at least one worker"):
         sassafras.optimize(TARGET, device="model", cluster="auto", workers=0, budget="2e", store=False)
+    monkeypatch.setenv("RAY_ADDRESS", _closed())
+    with pytest.raises(DeviceError, match="no Ray cluster answers"):
+        sassafras.optimize(TARGET, device="model", cluster="auto", budget="2e", store=False)

@@ -43,6 +43,8 @@ def connect(address: str) -> tuple[Any, bool]:
         ) from error
     if ray.is_initialized():
         return ray, False
+    if address == "auto" and (named := os.environ.get("RAY_ADDRESS", "")) not in ("", "auto", "local"):
+        address = named
     if address != "auto":
         _reach(address)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -59,11 +61,11 @@ def connect(address: str) -> tuple[Any, bool]:
 def _reach(address: str) -> None:
     """Raises DeviceError unless something listens there: Ray itself tries for minutes before it says so."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not (port.isascii() and port.isdigit() and len(port) < 6) or int(port) > 65535:
         raise DeviceError(f"{address!r} is no address of a cluster", hint=f"auto, or {_HINT}")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise DeviceError(f"no Ray cluster answers: {error}", where=address, hint=_HINT) from error
 
 
