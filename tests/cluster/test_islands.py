@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ import pytest
 import sassafras
 import sassafras.cluster.pool as cluster_pool
 from sassafras.cluster import Pool
-from sassafras.cluster.islands import search_island, share
+from sassafras.cluster.islands import Island, IslandsJob, search_island, share
 from sassafras.cluster.payload import describe
 from sassafras.cluster.remote import failure
 from sassafras.core import (
     Budget,
+    Candidate,
     Case,
     DeviceError,
+    Evaluation,
     Kernel,
     SassafrasError,
     Verdict,
@@ -33,8 +36,9 @@ from sassafras.core import (
 )
 from sassafras.cuda.driver import CudaError
 from sassafras.cuda.environment import available
+from sassafras.evaluate import ApprovedFailure
 from sassafras.schedule.spaces import space_of
-from sassafras.search import Anneal
+from sassafras.search import Anneal, Finished, Found
 from sassafras.store import Store
 from sassafras.targets import load
 from sassafras.validate import Validator
@@ -236,6 +240,55 @@ def test_an_island_that_is_stopped_ahead_of_its_baseline_is_no_failure(
     stop = threading.Event()
     stop.set()
     assert island(subject, Bench(), stop) == []
+
+
+class Wrong(Bench):
+    """A GPU on which the compiler's own order alone is right."""
+
+    def run(self, candidate: Candidate) -> Evaluation:
+        found = super().run(candidate)
+        if candidate.digest == self.own:
+            return found
+        return Evaluation(candidate.digest, Verdict.WRONG_RESULT, detail="y differs")
+
+
+def test_code_that_was_approved_and_failed_comes_home(subject: tuple[Workload, Case, Kernel]) -> None:
+    *said, last = island(subject, Wrong(), threading.Event())
+    failures = [each for each in said if isinstance(each, ApprovedFailure)]
+    assert isinstance(last, Finished) and len(said) - len(failures) == last.evaluations == 5
+    assert len(failures) == 4 and all(each.original == subject[2].cubin for each in failures)
+
+
+def test_a_leader_keeps_its_first_place_whatever_other_islands_think_of_it(
+    subject: tuple[Workload, Case, Kernel],
+) -> None:
+    def finished(*names: str, replayed: int = 0) -> Finished[Any]:
+        leaders = []
+        for rank, name in enumerate(names):
+            candidate = Candidate(Kernel(name.encode(), name, "sm_90a", 32))
+            cost = 0.5 + 0.1 * rank
+            outcome = Evaluation(candidate.digest, Verdict.CORRECT, cost, 1.0, 1 / cost)
+            leaders.append(Found(None, candidate, outcome, cost))
+        return Finished(leaders[0], leaders[-1], tuple(leaders), 4, replayed, 1.0, {}, "budget")
+
+    job = IslandsJob(*subject, Anneal(), Budget(evaluations=9), 0, Bench(), None, None, print)  # type: ignore[arg-type]
+    founds = [finished("best", "a", "b", "c"), finished("d", "e", "f", "g"), finished("h", "i", "j", "best")]
+    islands = [Island(n, job.budget, None, found=found) for n, found in enumerate(founds)]
+    islands[0].found, islands[1].replayed = replace(founds[0], replayed=3), 2
+    islands[1].found = replace(founds[1], replayed=3)
+    merged = job._merge(islands, True)
+    assert [one.candidate.kernel.name for one in merged.leaders] == [
+        "best",
+        "d",
+        "h",
+        "a",
+        "e",
+        "i",
+        "b",
+        "f",
+    ]
+    # the islands walked three outcomes again, of which two are of an earlier sitting
+    assert merged.replayed == 2
 
 
 def test_errors_of_every_kind_travel() -> None:
