@@ -20,7 +20,7 @@ import sassafras
 import sassafras.cluster.pool as cluster_pool
 from sassafras.cluster import Pool
 from sassafras.cluster.islands import Island, IslandsJob, search_island, share
-from sassafras.cluster.payload import describe
+from sassafras.cluster.payload import JobSubject, describe
 from sassafras.cluster.remote import failure
 from sassafras.core import (
     Budget,
@@ -302,6 +302,22 @@ def test_errors_of_every_kind_travel() -> None:
     made = failure(Own("what", where="where", hint="hint"))
     assert type(made) is WorkloadError and str(made) == "where: what (hint)"
     assert str(failure(ValueError("odd"))).startswith("ValueError: odd")
+
+
+def test_what_travels_is_what_lies_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("of_another_project.json").write_text("{}")
+    workload = load("gemm:256x256x256")
+    case = workload.case()
+    described = describe(workload, case, Kernel(b"", "k", "sm_90a", 32))
+    assert described["files"] == {}
+    with JobSubject(described) as subject:
+        assert subject.case.name == case.name
+    mine = tmp_path / "mine.py"
+    mine.write_text(Path(TARGET).read_text())
+    mine.with_name("memory.json").symlink_to("/proc/self/mem")
+    with pytest.raises(WorkloadError, match="cannot read what lies beside the workload"):
+        describe(load(str(mine)), case, Kernel(b"", "k", "sm_90a", 32))
 
 
 def _closed() -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Case, Kernel, Workload, WorkloadError
-from sassafras.targets import load
+from sassafras.core.errors import os_errors
+from sassafras.targets.load import NAMED, load
 
 #: files beside the workload that travel with it
 SUFFIXES = frozenset({".py", ".toml", ".cu", ".cuh", ".h", ".hpp", ".cubin", ".json", ".npz", ".npy"})
@@ -30,7 +31,7 @@ def describe(workload: Workload, case: Case, baseline: Kernel) -> dict[str, Any]
     return {
         "source": workload.source,
         "case": case.name,
-        "files": {} if workload.source.startswith("suite:") else _beside(workload.source),
+        "files": {} if workload.source.startswith(NAMED) else _beside(workload.source),
         "baseline": baseline,
     }
 
@@ -46,17 +47,18 @@ def _beside(source: str) -> dict[str, bytes]:
     path, _ = _split(source)
     files: dict[str, bytes] = {}
     total = 0
-    for file in sorted(path.parent.iterdir()):
-        if not file.is_file() or (file.suffix not in SUFFIXES and file != path):
-            continue
-        total += file.stat().st_size
-        if total > MAX_BYTES:
-            raise WorkloadError(
-                f"the files beside the workload exceed {MAX_BYTES >> 20} MiB, and all of them would travel",
-                where=str(path.parent),
-                hint="give the workload a folder of its own",
-            )
-        files[file.name] = file.read_bytes()
+    with os_errors("cannot read what lies beside the workload", path.parent, WorkloadError):
+        for file in sorted(path.parent.iterdir()):
+            if not file.is_file() or (file.suffix not in SUFFIXES and file != path):
+                continue
+            total += file.stat().st_size
+            if total > MAX_BYTES:
+                raise WorkloadError(
+                    f"the files beside the workload exceed {MAX_BYTES >> 20} MiB, and all would travel",
+                    where=str(path.parent),
+                    hint="give the workload a folder of its own",
+                )
+            files[file.name] = file.read_bytes()
     return files
 
 

@@ -22,6 +22,8 @@ _FORMS = (
     "file.py[:attribute], description.toml, captured.json[:KERNEL], suite:NAME[/CASE], "
     "or gemm:MxNxK[/CONFIGURATION]"
 )
+#: beginnings of targets that lie in no file of the user's
+NAMED = ("suite:", "gemm:", "gemm-source:")
 #: path of a capture's index, and a kernel in it
 _INDEX = re.compile(r"(.*\.json)(?::(.*))?", re.DOTALL)
 
