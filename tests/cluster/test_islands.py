@@ -139,6 +139,8 @@ def test_a_worker_unlike_the_others_takes_no_task(nodes: Nodes, monkeypatch: pyt
         monkeypatch.setattr(cluster_pool, "START_S", 3.0, raising=False)
         with pytest.raises(DeviceError, match=r"2 of 2 workers did not start within 3 s \(other work may"):
             Pool(nodes.address, device="model")
+        with pytest.raises(DeviceError, match="this process has joined another cluster"):
+            Pool(_closed(), device="model")
 
 
 def until_stopped(payload: Any, device: object, stop: threading.Event) -> Iterator[int]:

@@ -42,6 +42,10 @@ def connect(address: str) -> tuple[Any, bool]:
             "Ray is not installed", hint="in the checkout: pip install -e '.[cluster]'"
         ) from error
     if ray.is_initialized():
+        mine = str(ray.get_runtime_context().gcs_address)
+        if ":" in address and not address.startswith("ray://") and _numbers(address) != _numbers(mine):
+            hint = f"--cluster auto searches on that of {mine}"
+            raise DeviceError("this process has joined another cluster", where=address, hint=hint)
         return ray, False
     if address == "auto" and (named := os.environ.get("RAY_ADDRESS", "")) not in ("", "auto", "local"):
         address = named
@@ -67,6 +71,15 @@ def _reach(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
     except (OSError, UnicodeError) as error:
         raise DeviceError(f"no Ray cluster answers: {error}", where=address, hint=_HINT) from error
+
+
+def _numbers(address: str) -> str:
+    """``HOST:PORT`` with the host's number, where it has one."""
+    host, _, port = address.rpartition(":")
+    try:
+        return f"{socket.gethostbyname(host)}:{port}"
+    except (OSError, UnicodeError):
+        return address
 
 
 def short(error: BaseException) -> str:
