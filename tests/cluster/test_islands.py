@@ -322,6 +322,16 @@ def test_what_travels_is_what_lies_in_files(tmp_path: Path, monkeypatch: pytest.
         describe(load(str(mine)), case, Kernel(b"", "k", "sm_90a", 32))
 
 
+def test_a_file_that_was_edited_meanwhile_is_not_searched_in_its_place(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(Path(TARGET).read_text())
+    workload = load(str(mine))
+    mine.write_text(Path(TARGET).read_text().replace('"n_cols": cols', '"n_cols": cols // 2'))
+    described = describe(workload, workload.case(), Kernel(b"", "k", "sm_90a", 32))
+    with pytest.raises(WorkloadError, match="other arguments than on the driver"):
+        JobSubject(described).__enter__()
+
+
 def _closed() -> str:
     """An address of this machine at which nobody listens."""
     with socket.socket() as taken:

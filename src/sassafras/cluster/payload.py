@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 from sassafras.core import Case, Kernel, Workload, WorkloadError
 from sassafras.core.errors import os_errors
+from sassafras.core.identity import fingerprint
+from sassafras.frontend import description
 from sassafras.targets.load import NAMED, load
 
 #: files beside the workload that travel with it
@@ -30,7 +33,7 @@ def describe(workload: Workload, case: Case, baseline: Kernel) -> dict[str, Any]
         )
     return {
         "source": workload.source,
-        "case": case.name,
+        "case": description.describe(case),
         "files": {} if workload.source.startswith(NAMED) else _beside(workload.source),
         "baseline": baseline,
     }
@@ -67,6 +70,9 @@ class JobSubject:
 
     Attributes:
         workload, case, baseline: as on the driver.
+
+    Raises:
+        WorkloadError: when it is opened: the workload cannot be loaded here, or its case is another.
     """
 
     workload: Workload
@@ -87,10 +93,17 @@ class JobSubject:
             source = str(Path(self._folder.name, path.name)) + attribute
         try:
             self.workload = load(source)
+            self.case = self.workload.case(self._described["case"]["name"])
+            if fingerprint(description.describe(self.case)) != fingerprint(self._described["case"]):
+                raise WorkloadError(
+                    f"case {self.case.name} has other arguments than on the driver",
+                    where=f"{socket.gethostname()}: {self._described['source']}",
+                    hint="was the file edited meanwhile? what it imports must be the same on all nodes",
+                )
         except BaseException:
             self.__exit__()
             raise
-        self.case, self.baseline = self.workload.case(self._described["case"]), self._described["baseline"]
+        self.baseline = self._described["baseline"]
         return self
 
     def __exit__(self, *exception: object) -> None:
