@@ -355,6 +355,10 @@ def test_no_cluster_at_that_address(monkeypatch: pytest.MonkeyPatch) -> None:
             sassafras.optimize(TARGET, device="model", cluster=address, budget="2e", store=False)
     with pytest.raises(DeviceError, match="at least one worker"):
         sassafras.optimize(TARGET, device="model", cluster="auto", workers=0, budget="2e", store=False)
+    with socket.create_server(("127.0.0.1", 0)) as other:  # it listens, but says nothing Ray says
+        threading.Thread(target=lambda: other.accept()[0].sendall(b"HTTP/1.1 400 Bad"), daemon=True).start()
+        with pytest.raises(DeviceError, match="not Ray's"):
+            Pool(f"127.0.0.1:{other.getsockname()[1]}", device="model")
     monkeypatch.setenv("RAY_ADDRESS", _closed())
     with pytest.raises(DeviceError, match="no Ray cluster answers"):
         sassafras.optimize(TARGET, device="model", cluster="auto", budget="2e", store=False)

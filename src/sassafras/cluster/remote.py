@@ -15,6 +15,9 @@ from sassafras.core import DeviceError, SassafrasError, ToolMissing
 
 #: what a worker tells the driver, and the driver's own news of it
 EVENT, DONE, FAILED, LOST = "event", "done", "failed", "lost"
+#: how a client of HTTP/2, which Ray's servers speak, begins: a preface and an empty frame of settings (type
+#: 4), which is what the server begins with too
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 _HINT = "HOST:PORT of the head node; start one with `ray start --head`"
 
 
@@ -53,22 +56,29 @@ def connect(address: str) -> tuple[Any, bool]:
         _reach(address)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
-        ray.init(address=address, **quiet)
-    except ConnectionError as error:
-        if address != "auto":
-            raise DeviceError(f"no Ray cluster answers: {short(error)}", where=address, hint=_HINT) from error
-        # a cluster of one machine stays on the loopback device
-        ray.init(include_dashboard=False, _node_ip_address="127.0.0.2", **quiet)
+        try:
+            ray.init(address=address, **quiet)
+        except ConnectionError:
+            if address != "auto":
+                raise
+            # a cluster of one machine stays on the loopback device
+            ray.init(include_dashboard=False, _node_ip_address="127.0.0.2", **quiet)
+    except Exception as error:  # (another Ray or Python there is a RuntimeError)
+        raise DeviceError(f"no Ray cluster answers: {short(error)}", where=address, hint=_HINT) from error
     return ray, True
 
 
 def _reach(address: str) -> None:
-    """Raises DeviceError unless something listens there: Ray itself tries for minutes before it says so."""
+    """Raises DeviceError unless a server of Ray's kind listens there: Ray itself tries for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and len(port) < 6) or int(port) > 65535:
         raise DeviceError(f"{address!r} is no address of a cluster", hint=f"auto, or {_HINT}")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=5.0) as server:
+            if os.environ.get("RAY_USE_TLS", "0") in ("", "0"):
+                server.sendall(_HELLO)
+                if server.recv(9)[3:4] != b"\4":
+                    raise OSError("what listens there is not Ray's")
     except (OSError, UnicodeError) as error:
         raise DeviceError(f"no Ray cluster answers: {error}", where=address, hint=_HINT) from error
 
