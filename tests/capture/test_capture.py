@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,16 @@ def test_counts_are_written_where_the_program_began_whatever_its_clock_says(
         assert json.loads(part.read_text())["variants"][0]["shapes"][0]["count"] == 2
     finally:
         stop()
+
+
+def test_launches_of_shapes_that_were_not_timed_take_time_too(recorded: Path) -> None:
+    variant = read(recorded).find("rmsnorm_kernel")
+    assert variant.gpu_us is None
+    first, second = variant.shapes
+    timed = (replace(first, count=6, timed=2, gpu_us=20.0), replace(second, count=2))
+    assert replace(variant, shapes=timed, uncounted=4).gpu_us == pytest.approx(120.0)
+    both = (timed[0], replace(second, count=2, timed=1, gpu_us=40.0))
+    assert replace(variant, shapes=both, uncounted=3).gpu_us == pytest.approx(60 + 80 + 3 * 20)
 
 
 @triton.jit

@@ -91,11 +91,14 @@ class CapturedVariant:
 
     @property
     def gpu_us(self) -> float | None:
-        """Estimated GPU time of all its launches: mean of the timed ones times launches; None if none was."""
-        means = [(s.mean_us, s.count) for s in self.shapes if s.count]
-        if not means or all(mean is None for mean, _ in means):
+        """Estimated GPU time of all its launches, those of a shape that was not timed (the first of a shape
+        never is) by the mean of the timed ones; None if none was."""
+        timed = sum(shape.timed for shape in self.shapes)
+        if not timed:
             return None
-        return sum(mean * count for mean, count in means if mean is not None)
+        mean = sum(shape.gpu_us for shape in self.shapes if shape.timed) / timed
+        known = sum(s.count * s.mean_us for s in self.shapes if s.mean_us is not None)
+        return known + mean * (self.count - sum(s.count for s in self.shapes if s.timed))
 
     @property
     def label(self) -> str:
