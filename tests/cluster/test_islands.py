@@ -89,6 +89,19 @@ def calm(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> tuple[sassaf
     return optimize(nodes, store), store
 
 
+def test_a_cluster_that_is_noted_and_gone_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = pytest.importorskip("ray._private.services")
+    if services.find_gcs_addresses():
+        pytest.skip("Ray runs on this machine")  # and would be joined
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(_closed())
+    with pytest.raises(DeviceError, match=r"no Ray cluster answers: .*forget one with `ray stop`"):
+        Pool("auto", device="model")
+
+
 def test_what_the_driver_raises_stops_the_workers_and_they_work_again(nodes: Nodes) -> None:
     with Pool(nodes.address, device="model") as pool:
         assert pool.size == 2

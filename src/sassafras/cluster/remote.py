@@ -18,7 +18,7 @@ EVENT, DONE, FAILED, LOST = "event", "done", "failed", "lost"
 #: how a client of HTTP/2, which Ray's servers speak, begins: a preface and an empty frame of settings (type
 #: 4), which is what the server begins with too
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-_HINT = "HOST:PORT of the head node; start one with `ray start --head`"
+_HINT = "HOST:PORT of the head node; start one with `ray start --head`, or forget one with `ray stop`"
 
 
 class WorkerLost(DeviceError):
@@ -50,10 +50,8 @@ def connect(address: str) -> tuple[Any, bool]:
             hint = f"--cluster auto searches on that of {mine}"
             raise DeviceError("this process has joined another cluster", where=address, hint=hint)
         return ray, False
-    if address == "auto" and (named := os.environ.get("RAY_ADDRESS", "")) not in ("", "auto", "local"):
-        address = named
-    if address != "auto":
-        _reach(address)
+    if (named := _automatic() if address == "auto" else address) not in ("", "auto", "local"):
+        _reach(named)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         try:
@@ -66,6 +64,17 @@ def connect(address: str) -> tuple[Any, bool]:
     except Exception as error:  # (another Ray or Python there is a RuntimeError)
         raise DeviceError(f"no Ray cluster answers: {short(error)}", where=address, hint=_HINT) from error
     return ray, True
+
+
+def _automatic() -> str:
+    """The address that Ray takes ``auto`` for (RAY_ADDRESS, a server of this machine, or what `ray start`
+    noted last); empty where there is none, or this Ray does not tell."""
+    try:
+        from ray._private.services import get_ray_address_from_environment
+
+        return get_ray_address_from_environment("auto", None) or ""
+    except (ImportError, TypeError, ConnectionError):
+        return os.environ.get("RAY_ADDRESS", "")
 
 
 def _reach(address: str) -> None:
