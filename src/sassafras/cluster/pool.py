@@ -22,8 +22,8 @@ from .worker import ClusterWorker, Work
 
 #: workers that one task may lose before it is taken for the cause
 TRIES = 4
-#: seconds that workers may take to find room and to start
-START_S = 300.0
+#: seconds that workers may take to start before their absence is said
+START_S = 30.0
 #: seconds between looks at whether the run is to stop
 _TICK = 0.2
 #: seconds that a thread has to notice that its worker was killed
@@ -78,7 +78,8 @@ class Pool:
         address: ``"auto"`` (the cluster that this machine belongs to, or that ``RAY_ADDRESS`` names; a local
             one of this machine's GPUs where there is none), or ``HOST:PORT`` of a head node.
         device: ``"cuda"`` (a worker for every GPU) or ``"model"`` (a worker for every CPU: no GPU needed).
-        workers: how many workers; None for as many as the cluster has room for now.
+        workers: how many workers; None for as many as the cluster has room for.
+        say: called with a line of text where workers have to wait for other work.
 
     Raises:
         ToolMissing: Ray is not installed here.
@@ -86,7 +87,14 @@ class Pool:
             Sassafras or has another GPU than the rest.
     """
 
-    def __init__(self, address: str = "auto", *, device: str = "cuda", workers: int | None = None) -> None:
+    def __init__(
+        self,
+        address: str = "auto",
+        *,
+        device: str = "cuda",
+        workers: int | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         if device not in ("cuda", "model"):
             raise DeviceError(f"a cluster has no device {device!r}", hint="cuda or model")
         if workers is not None and workers < 1:
@@ -105,7 +113,7 @@ class Pool:
                 )
             self.size = min(workers or room, room)
             self._actors = [self._actor() for _ in range(self.size)]
-            self.facts: dict[str, Any] = self._agree()
+            self.facts: dict[str, Any] = self._agree(say)
         except BaseException:
             self.close()
             raise
@@ -116,15 +124,15 @@ class Pool:
             options["num_gpus"] = 1
         return self._ray.remote(ClusterWorker).options(**options).remote(self.device)
 
-    def _agree(self) -> dict[str, Any]:
+    def _agree(self, say: Callable[[str], None]) -> dict[str, Any]:
         """Every worker's facts, which must agree: figures of unlike GPUs must not meet in one search."""
         try:
             asked = [actor.facts.remote() for actor in self._actors]
             _, absent = self._ray.wait(asked, num_returns=len(asked), timeout=START_S)
             if absent:
-                raise DeviceError(
-                    f"{len(absent)} of {len(asked)} workers did not start within {START_S:.0f} s",
-                    hint="other work may hold the cluster (see `ray status`): wait for it, or --workers N",
+                say(
+                    f"waiting for {len(absent)} of {len(asked)} workers: other work may hold the cluster "
+                    "(see `ray status`; --workers N takes fewer)"
                 )
             found = self._ray.get(asked)
         except self._ray.exceptions.RayError as error:
