@@ -101,8 +101,11 @@ def test_parts_of_several_processes_add_up(recorded: Path, tmp_path: Path) -> No
     del without["variants"][0]["shapes"]
     (folder / "part-damaged-4.json").write_text(json.dumps(without))
     (folder / "part-damaged-5.json").write_text("[" * 100_000)
+    for number, odd in ((6, {"last": math.nan}), (7, {"last": -1.0}), (8, {"problems": {"x": -1}})):
+        (folder / f"part-damaged-{number}.json").write_text(json.dumps(json.loads(part.read_text()) | odd))
+    os.mkfifo(folder / "part-damaged-9.json")
     twice = merge(folder)
-    assert sum("is damaged and was left out" in text for text in twice.problems) == 4
+    assert sum("is damaged and was left out" in text for text in twice.problems) == 8
     assert all(v.count == 16 for v in twice.variants if v.count)
     assert len(twice.variants) == len(read(recorded).variants)
     with pytest.raises(WorkloadError, match="no Triton kernel"):

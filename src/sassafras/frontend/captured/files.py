@@ -218,14 +218,7 @@ def read(path: str | Path) -> Captured:
                 where=str(path),
                 hint=f"this version reads {FORMAT}",
             )
-        made = tuple(variant(v) for v in facts["variants"])
-        if not made or len({v.digest for v in made}) < len(made):
-            raise ValueError("it holds no kernel, or one twice")
-        names = {name: text(facts[name]) for name in ("gpu", "triton", "program")}
-        problems = {text(what): whole(count) for what, count in facts["problems"].items()}
-        captured = Captured(
-            path.parent, made, number(facts["wall_s"]), **names, problems=problems, index=path.name
-        )
+        return parse(path.parent, facts, path.name)
     except OSError as error:
         raise WorkloadError(
             f"cannot read the capture: {reason(error)}",
@@ -236,13 +229,23 @@ def read(path: str | Path) -> Captured:
         raise WorkloadError(
             f"this is no sound capture: {reason(error)}", where=str(path), hint="record it again"
         ) from error
+
+
+def parse(folder: Path, facts: Mapping[str, Any], index: str = NAME) -> Captured:
+    """A capture from its JSON. Raises ValueError, KeyError, TypeError or AttributeError for anything odd."""
+    made = tuple(variant(v) for v in facts["variants"])
+    if not made or len({v.digest for v in made}) < len(made):
+        raise ValueError("it holds no kernel, or one twice")
+    names = {name: text(facts[name]) for name in ("gpu", "triton", "program")}
+    problems = {text(what): whole(count) for what, count in facts["problems"].items()}
+    captured = Captured(folder, made, number(facts["wall_s"]), **names, problems=problems, index=index)
     order = captured.shares()
     ranked = sorted(captured.variants, key=lambda v: (-order.get(v.digest, -1.0), v.digest))
     return replace(captured, variants=tuple(ranked))
 
 
 def variant(row: Mapping[str, Any]) -> CapturedVariant:
-    """A variant from its JSON. Raises ValueError, KeyError, TypeError or AttributeError for anything odd."""
+    """A variant from its JSON. Raises as `parse` does."""
     if not _DIGEST.fullmatch(row["digest"]):
         raise ValueError("a digest is no sha256")
     shapes = sorted((shape(s) for s in row["shapes"]), key=lambda s: (-s.count, s.id))
@@ -270,7 +273,7 @@ def variant(row: Mapping[str, Any]) -> CapturedVariant:
 
 
 def shape(row: Mapping[str, Any]) -> CapturedShape:
-    """A shape from its JSON. Raises as `variant` does."""
+    """A shape from its JSON. Raises as `parse` does."""
     x, y, z = (whole(n, 1) for n in row["grid"])
     for value in row["args"].values():
         if isinstance(value, dict) and "unsupported" not in value:
@@ -289,7 +292,7 @@ def shape(row: Mapping[str, Any]) -> CapturedShape:
 
 
 def _buffer(facts: Mapping[str, Any]) -> None:
-    """Raises as `variant` does unless these describe a buffer."""
+    """Raises as `parse` does unless these describe a buffer."""
     if not isinstance(facts["dtype"], str) or not isinstance(facts["shape"], list):
         raise ValueError("a buffer has no data type or shape")
     sizes, strides = [whole(n) for n in facts["shape"]], facts.get("strides")
