@@ -149,6 +149,11 @@ def test_launches_of_shapes_that_were_not_timed_take_time_too(recorded: Path) ->
     assert replace(variant, shapes=timed, uncounted=4).gpu_us == pytest.approx(120.0)
     both = (timed[0], replace(second, count=2, timed=1, gpu_us=40.0))
     assert replace(variant, shapes=both, uncounted=3).gpu_us == pytest.approx(60 + 80 + 3 * 20)
+    # nor has a kernel no share whose shapes were launched once each
+    found = read(recorded)
+    others = [v for v in found.variants if v.digest != variant.digest]
+    mixed = replace(found, variants=(replace(variant, shapes=timed), *others))
+    assert mixed.timed and mixed.shares() == pytest.approx(found.shares())
 
 
 @triton.jit

@@ -134,10 +134,12 @@ class Captured:
         return any(variant.gpu_us is not None for variant in self.variants)
 
     def shares(self) -> dict[str, float]:
-        """Each launched variant's share of the Triton GPU time, or of launches where none was timed."""
-        weights = {
-            v.digest: (v.gpu_us or 0.0) if self.timed else float(v.count) for v in self.variants if v.count
-        }
+        """Each launched variant's share of the Triton GPU time (of one without a time by the mean launch), or
+        of launches where none was timed."""
+        launched = [variant for variant in self.variants if variant.count]
+        timed = [(v.gpu_us, v.count) for v in launched if v.gpu_us is not None]
+        mean = sum(us for us, _ in timed) / sum(count for _, count in timed) if timed else 1.0
+        weights = {v.digest: mean * v.count if v.gpu_us is None else v.gpu_us for v in launched}
         total = sum(weights.values()) or 1.0
         return {digest: weight / total for digest, weight in weights.items()}
 
