@@ -266,7 +266,7 @@ class IslandsJob(Job):
             search_island,
             {name: partial(payload, island) for name, island in islands.items()},
             hear,
-            on_lost=lambda name, why: self.say(f"{name} lost its worker and moves: {why}"),
+            on_lost=lambda name, why: self.say(f"{name} lost its worker and waits for another: {why}"),
         )
         return self._merge(list(islands.values()), complete)
 
