@@ -67,7 +67,7 @@ def row(name: str, found: dict[str, Any], seconds: float) -> dict[str, Any]:
     made: dict[str, Any] = {
         "program": name,
         "why": found["why"],
-        "expected": round(kernels["expected"], 4),
+        "expected": kernels["expected"] and round(kernels["expected"], 4),
         "expected_cold": kernels["expected_cold"] and round(kernels["expected_cold"], 4),
         "conclusion": kernels["conclusion"],
         "captured": len(kernels["rows"]),

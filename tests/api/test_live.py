@@ -70,6 +70,19 @@ def test_one_line_from_a_launch_to_a_result(home: Path) -> None:
     assert len(list((home / "calls").iterdir())) == 1
 
 
+def test_a_damaged_recording_is_made_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    y, x = tensors()
+    for damage in ("captured.json", "*.cubin"):
+        workload = sassafras.workload_of(lambda: scale[grid](y, x, N, 2.0, None))
+        (path,) = Path(str(workload.source).rpartition(":")[0]).parent.glob(damage)
+        path.write_bytes(path.read_bytes()[:100])
+        workload = sassafras.workload_of(lambda: scale[grid](y, x, N, 2.0, None))
+        assert workload.build(workload.case(), "sm_90a").cubin
+    monkeypatch.setenv("SASSAFRAS_STORE", "/dev/null/folder/store.sqlite")
+    with pytest.raises(WorkloadError, match="cannot keep the recorded call: Not a directory"):
+        sassafras.workload_of(lambda: scale[grid](y, x, N, 2.0, None))
+
+
 def test_a_recorded_launch_carries_its_ptx(home: Path) -> None:
     y, x = tensors()
     found = sassafras.workload_of(lambda: scale[grid](y, x, N, 2.0, None))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import resource
 import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,12 @@ import triton
 import triton.language as tl
 
 from sassafras.capture import merge, start, stop
+from sassafras.capture.contents import ContentsWriter
 from sassafras.capture.roles import roles
+from sassafras.capture.settings import CaptureSettings
 from sassafras.core import Buffer, Custom, Kernel, WorkloadError
-from sassafras.frontend.captured.files import read
+from sassafras.frontend.captured import files, values
+from sassafras.frontend.captured.files import Captured, read
 from sassafras.frontend.captured.workloads import workload
 from sassafras.sass import Program
 from sassafras.targets import load
@@ -95,8 +101,11 @@ def test_parts_of_several_processes_add_up(recorded: Path, tmp_path: Path) -> No
     del without["variants"][0]["shapes"]
     (folder / "part-damaged-4.json").write_text(json.dumps(without))
     (folder / "part-damaged-5.json").write_text("[" * 100_000)
+    for number, odd in ((6, {"last": math.nan}), (7, {"last": -1.0}), (8, {"problems": {"x": -1}})):
+        (folder / f"part-damaged-{number}.json").write_text(json.dumps(json.loads(part.read_text()) | odd))
+    os.mkfifo(folder / "part-damaged-9.json")
     twice = merge(folder)
-    assert sum("is damaged and was left out" in text for text in twice.problems) == 4
+    assert sum("is damaged and was left out" in text for text in twice.problems) == 8
     assert all(v.count == 16 for v in twice.variants if v.count)
     assert len(twice.variants) == len(read(recorded).variants)
     with pytest.raises(WorkloadError, match="no Triton kernel"):
@@ -132,6 +141,21 @@ def test_counts_are_written_where_the_program_began_whatever_its_clock_says(
         stop()
 
 
+def test_launches_of_shapes_that_were_not_timed_take_time_too(recorded: Path) -> None:
+    variant = read(recorded).find("rmsnorm_kernel")
+    assert variant.gpu_us is None
+    first, second = variant.shapes
+    timed = (replace(first, count=6, timed=2, gpu_us=20.0), replace(second, count=2))
+    assert replace(variant, shapes=timed, uncounted=4).gpu_us == pytest.approx(120.0)
+    both = (timed[0], replace(second, count=2, timed=1, gpu_us=40.0))
+    assert replace(variant, shapes=both, uncounted=3).gpu_us == pytest.approx(60 + 80 + 3 * 20)
+    # nor has a kernel no share whose shapes were launched once each
+    found = read(recorded)
+    others = [v for v in found.variants if v.digest != variant.digest]
+    mixed = replace(found, variants=(replace(variant, shapes=timed), *others))
+    assert mixed.timed and mixed.shares() == pytest.approx(found.shares())
+
+
 @triton.jit
 def shifted(x, y, n, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -160,6 +184,20 @@ def test_each_float_that_is_compiled_in_and_each_type_is_another_kernel(
         lambda d: d["variants"][0]["shapes"][0].update(grid=[0, 1, 1]),
         lambda d: d["variants"][0]["shapes"][0]["args"].update(x_ptr={"data": "../../x"}),
         lambda d: d["variants"][0].update(shapes="none"),
+        lambda d: d.update(variants=[]),
+        lambda d: d["variants"].append(d["variants"][0]),
+        lambda d: d.update(wall_s=math.nan),
+        lambda d: d["variants"][0].pop("signature"),
+        lambda d: d["variants"][0].update(threads=math.nan),
+        lambda d: d["variants"][0].update(bench_us=-1.0),
+        lambda d: d["variants"][0]["shapes"][0].update(count=-5),
+        lambda d: d["variants"][0]["shapes"][0].update(count=math.inf),
+        lambda d: d["variants"][0]["shapes"][0].update(count=10**400),
+        lambda d: d["variants"][0]["shapes"][0].update(gpu_us=math.nan, timed=1),
+        lambda d: d["variants"][0]["shapes"][0]["args"]["x_ptr"].pop("dtype"),
+        lambda d: d["variants"][0]["shapes"][0]["args"]["x_ptr"].update(shape=[math.inf]),
+        lambda d: d["variants"][0]["shapes"][0]["args"]["x_ptr"].update(strides=[1]),
+        lambda d: d["variants"][0]["shapes"][0]["args"]["x_ptr"].update(low="a", high="b"),
     ],
 )
 def test_damaged_captures_are_refused(recorded: Path, tmp_path: Path, change: Any) -> None:
@@ -168,6 +206,34 @@ def test_damaged_captures_are_refused(recorded: Path, tmp_path: Path, change: An
     (tmp_path / "captured.json").write_text(json.dumps(data))
     with pytest.raises(WorkloadError):
         read(tmp_path)
+
+
+def test_what_is_no_file_of_a_capture_is_refused(recorded: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")  # nothing ever comes out of it
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    (tmp_path / "folder.json" / "captured.json").mkdir(parents=True)
+    for path in (*tmp_path.iterdir(), "x" * 5000, "\0", "/dev/zero"):
+        with pytest.raises(WorkloadError):
+            read(path)
+    shutil.copytree(recorded, tmp_path / "c")
+    found = read(tmp_path / "c")
+    variant = found.find("gather_kernel")
+    for name, read_it in ((f"{variant.digest}.cubin", found.cubin), (f"{variant.digest}.ptx", found.ptx)):
+        (tmp_path / "c" / name).unlink()
+        os.mkfifo(tmp_path / "c" / name)
+        with pytest.raises(WorkloadError, match="no file"):
+            read_it(variant)
+
+
+def test_a_workload_is_loaded_again_from_the_index_that_it_came_from(recorded: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run.json.d"
+    shutil.copytree(recorded, folder)
+    data = json.loads((folder / "captured.json").read_text())
+    for variant in data["variants"]:
+        variant["shapes"] = variant["shapes"][:1]
+    (folder / "less.json").write_text(json.dumps(data))
+    first = load(f"{folder / 'less.json'}:gather_kernel")
+    assert len(first.cases) == 1 and load(str(first.source)).cases == first.cases
 
 
 def test_damaged_files_are_refused(recorded: Path, tmp_path: Path) -> None:
@@ -191,6 +257,38 @@ def test_damaged_files_are_refused(recorded: Path, tmp_path: Path) -> None:
         index.fill.fn((256,), torch.int32, None, "cpu")
     with pytest.raises(WorkloadError, match="0 captured kernels"):
         found.find("nothing")
+
+
+def test_contents_of_a_view_lie_where_its_strides_say(tmp_path: Path) -> None:
+    import torch
+
+    whole = torch.arange(1, 25, dtype=torch.int32).reshape(4, 6)
+    for view in (whole.t(), whole[:, ::2], whole[1:3, 1:4], whole[:, :1].expand(4, 3), whole[0, 0]):
+        facts = values.tensor_facts(view, "*i32") | ContentsWriter(CaptureSettings(tmp_path))._one(view)
+        row = {"grid": [1, 1, 1], "args": {"x": facts}, "id": "s", "count": 1}
+        row |= {"in_graph": 0, "timed": 0, "gpu_us": 0.0}
+        digest = "0" * 64
+        made = files.variant(
+            {
+                **dict.fromkeys(("name", "function", "config", "source_hash", "problem"), ""),
+                "digest": digest, "bench_us": None, "roles": {}, "shapes": [row], "uncounted": 0,
+                "threads": 32, "ctas": 1, "shared_bytes": 0, "scratch_bytes": 0,
+                "signature": {"x": "*i32"}, "constants": {},
+            }
+        )  # fmt: skip
+        buffer = workload(Captured(tmp_path, (made,), 0.0, "", "", "", {}), made).case().args["x"]
+        assert isinstance(buffer, Buffer) and isinstance(buffer.fill, Custom)
+        flat = buffer.fill.fn(buffer.shape, torch.int32, None, "cpu").reshape(-1)
+        assert torch.equal(flat.as_strided(view.shape, view.stride()), view)
+        (path,) = tmp_path.glob("*.npz")
+        with path.open("wb") as file:
+            np.savez(file, data=np.zeros(view.shape, dtype=np.int32))
+        with pytest.raises(WorkloadError, match="damaged"):
+            buffer.fill.fn(buffer.shape, torch.int32, None, "cpu")
+        path.write_bytes(b"PK\x03\x04")
+        with pytest.raises(WorkloadError, match="cannot be read"):
+            buffer.fill.fn(buffer.shape, torch.int32, None, "cpu")
+        path.unlink()
 
 
 def test_the_program_is_not_disturbed(recorded: Path, tmp_path: Path) -> None:

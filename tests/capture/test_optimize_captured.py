@@ -139,6 +139,15 @@ def test_down_the_list_into_the_store(recorded: Path, tmp_path: Path) -> None:
             assert Validator(captured.cubin(variant), variant.name).check(tuned).ok
 
 
+def test_nothing_is_expected_of_kernels_that_were_not_judged(recorded: Path, tmp_path: Path) -> None:
+    shutil.copytree(recorded, tmp_path / "c")
+    for cubin in (tmp_path / "c").glob("*.cubin"):
+        cubin.write_bytes(b"")
+    report = optimize_captured(tmp_path / "c", device="model", budget="5e", store=False, out=tmp_path / "out")
+    assert all(row.ratio is None and "damaged" in row.detail for row in report.rows)
+    assert report.to_json()["expected"] is None and "1.000x" not in report.conclusion()
+
+
 def test_an_interrupted_search_is_the_last(recorded: Path, tmp_path: Path) -> None:
     def interrupt(_: object) -> None:
         signal.raise_signal(signal.SIGINT)

@@ -6,13 +6,15 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from sassafras.capture.live import record
 from sassafras.core import DeviceError, Workload, WorkloadError
+from sassafras.core.errors import os_errors
 from sassafras.cuda.environment import available
-from sassafras.frontend.captured.files import NAME, Captured, read
+from sassafras.frontend.captured.files import Captured, read
 from sassafras.frontend.captured.workloads import workload
 from sassafras.frontend.triton import ARCHES
 from sassafras.jobs.opening import DEFAULT_ARCH
@@ -116,8 +118,9 @@ def _recorded(call: Callable[[], Any], device: str, arch: str | None, every: boo
         raise WorkloadError(f"unknown architecture {arch!r}", hint="one of " + ", ".join(ARCHES))
     dry = device == "model" or (device == "auto" and not available()[0])
     home = default_path().parent / "calls"
-    home.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=home, prefix=".new-"))
+    with os_errors("cannot keep the recorded call", home, WorkloadError, hint="set SASSAFRAS_STORE"):
+        home.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=home, prefix=".new-"))
     try:
         captured = record(call, work, capability=capability if dry else None, every=every)
         launched = sorted(
@@ -125,9 +128,22 @@ def _recorded(call: Callable[[], Any], device: str, arch: str | None, every: boo
         )
         digest = hashlib.sha256(repr(launched).encode()).hexdigest()[:16]
         place = home / f"{captured.variants[0].name[:40]}-{digest}"
-        if not (place / NAME).exists():
+        if (kept := _kept(place)) is None:
             shutil.rmtree(place, ignore_errors=True)
-            work.rename(place)
-        return read(place)
+            with suppress(OSError):  # another process was faster
+                work.rename(place)
+            kept = read(place)
+        return kept
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _kept(place: Path) -> Captured | None:
+    """The recording of the same call that lies there; None for none, or a damaged one."""
+    try:
+        captured = read(place)
+        for variant in captured.variants:
+            captured.cubin(variant)
+    except WorkloadError:
+        return None
+    return captured

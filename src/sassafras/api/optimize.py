@@ -145,7 +145,7 @@ def optimize(
         raise TypeError(f"optimize() takes no {', '.join(kwargs) or 'further arguments'} with this target")
     with ExitStack() as stack:
         stack.callback(ahead.drop)
-        pool = None if cluster is None else stack.enter_context(_pool(cluster, device, workers))
+        pool = None if cluster is None else stack.enter_context(_pool(cluster, device, workers, say))
         opened: Device
         if pool is not None and pool.device == "cuda":
             opened = PoolDevice(pool)
@@ -220,7 +220,7 @@ _OPTIONS = {
 }
 
 
-def _pool(cluster: str, device: str | Device, workers: int | None) -> Pool:
+def _pool(cluster: str, device: str | Device, workers: int | None, say: Callable[[str], None]) -> Pool:
     if not isinstance(device, str):
         raise DeviceError("a cluster makes its own devices", hint='device="cuda" or "model"')
-    return Pool(cluster, device="cuda" if device == "auto" else device, workers=workers)
+    return Pool(cluster, device="cuda" if device == "auto" else device, workers=workers, say=say)

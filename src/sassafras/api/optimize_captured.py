@@ -101,8 +101,15 @@ class CapturedReport:
         rows = [r for r in self.rows if r.improved and not r.runner_up]
         return sum(1e-6 * r.launches * ((r.before or 0.0) - (r.after or 0.0)) for r in rows)
 
+    @property
+    def judged(self) -> bool:
+        """Whether there is a figure of any kernel."""
+        return any(row.ratio is not None for row in self.rows)
+
     def conclusion(self) -> str:
         """What the program can expect, one sentence."""
+        if not self.judged:
+            return "no kernel was judged: the change to expect is not known"
         total, low, high = self.expected
         of = "Triton GPU time" if self.timed else "launches (no GPU times were captured: shares may mislead)"
         what = "modelled, not measured: " if self.modelled else ""
@@ -121,7 +128,7 @@ class CapturedReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        total, low, high = self.expected
+        total, low, high = self.expected if self.judged else (None, None, None)
         return {
             "device": self.device,
             "modelled": self.modelled,

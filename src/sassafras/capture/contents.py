@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from typing import Any
 
 from sassafras.capture.settings import CaptureSettings
 from sassafras.core.files import write_whole
-from sassafras.frontend.captured.values import is_tensor
+from sassafras.frontend.captured.values import contents_digest, is_tensor
 
 
 class ContentsWriter:
@@ -45,7 +44,7 @@ class ContentsWriter:
         import numpy as np
 
         array = np.ascontiguousarray(tensor.cpu().numpy())
-        digest = hashlib.sha256(array.tobytes() + str((array.dtype.str, array.shape)).encode()).hexdigest()
+        digest = contents_digest(array)
         if digest not in self._kept:
             self._bytes += array.nbytes
             packed = io.BytesIO()

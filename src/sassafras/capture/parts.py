@@ -10,7 +10,7 @@ from sassafras.core import WorkloadError
 from sassafras.core.errors import os_errors
 from sassafras.core.files import write_whole
 from sassafras.frontend.captured import FORMAT
-from sassafras.frontend.captured.files import NAME, Captured, read
+from sassafras.frontend.captured.files import NAME, Captured, contents, parse, read
 
 from .roles import roles
 
@@ -26,8 +26,9 @@ def merge(folder: str | Path) -> Captured:
     damaged: dict[str, int] = {}
     for path in sorted(folder.glob("part-*.json")):
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if found["format"] == FORMAT and _index(folder, [found]):
+            found = json.loads(contents(path))
+            if found["format"] == FORMAT:
+                parse(folder, _index(folder, [found]))
                 parts.append(found)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
             damaged[f"{path.name} is damaged and was left out"] = 1

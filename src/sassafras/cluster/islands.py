@@ -30,6 +30,7 @@ from sassafras.core import (
     Space,
     Workload,
 )
+from sassafras.evaluate.evaluator import ApprovedFailure
 from sassafras.jobs.confirm import SELECTION_LEADERS
 from sassafras.jobs.job import Job
 from sassafras.search import Finished, Found, Progress, Recorded, Recorder, seconds_left
@@ -77,7 +78,8 @@ def home(found: Finished[Any]) -> Finished[Any]:
 
 
 def search_island(payload: Mapping[str, Any], device: Device, stop: threading.Event) -> Iterator[Any]:
-    """One island, on a worker (`worker.Work`): yields `Said` of each new outcome, then a `Finished`."""
+    """One island, on a worker (`worker.Work`): yields `Said` of each new outcome, `ApprovedFailure`s, then a
+    `Finished` unless it was stopped ahead of its first outcome."""
     said: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with JobSubject(payload["subject"]) as subject:
         job = Job(
@@ -97,7 +99,10 @@ def search_island(payload: Mapping[str, Any], device: Device, stop: threading.Ev
             try:
                 device.open(subject.workload, subject.case, subject.baseline)
                 recorder = Relay(payload["known"], said.put)
-                said.put(home(job.search(None, recorder=recorder, stop=stop.is_set)))
+                found = job.search(None, recorder=recorder, stop=stop.is_set)
+                for failure in getattr(job.evaluator, "failures", ()):
+                    said.put(failure)
+                said.put(home(found))
             except BaseException as error:
                 said.put(error)
             said.put(_OVER)
@@ -106,6 +111,8 @@ def search_island(payload: Mapping[str, Any], device: Device, stop: threading.Ev
         while (event := said.get()) is not _OVER:
             if isinstance(event, Exception):
                 raise event
+            if isinstance(event, BaseException) and stop.is_set():
+                return  # before the baseline had a figure
             if isinstance(event, BaseException):
                 raise SearchError(f"the island ended: {type(event).__name__}")
             yield event
@@ -167,6 +174,8 @@ class Island:
     clock: float = 0.0
     best: Outcome | None = None
     found: Finished[Any] | None = None
+    #: outcomes of earlier sittings
+    replayed: int = 0
 
     @property
     def fraction(self) -> float:
@@ -224,7 +233,8 @@ class IslandsJob(Job):
         islands = {f"island {index}": self._island(index) for index in range(self.pool.size)}
         subject = describe(self.workload, self.case, self.baseline)
         self.say(f"searching {self.budget} with {self.strategy.name} on {len(islands)} x {self.device.name}")
-        begun, replayed = time.monotonic(), sum(len(island.known) for island in islands.values())
+        begun, replayed = time.monotonic(), sum(island.replayed for island in islands.values())
+        self.evaluator = kept = self._evaluator()
 
         def payload(island: Island) -> dict[str, Any]:
             return {
@@ -241,6 +251,9 @@ class IslandsJob(Job):
             if isinstance(event, Finished):
                 island.found = event
                 return
+            if isinstance(event, ApprovedFailure):
+                kept.failures.append(event)  # type: ignore[attr-defined]
+                return
             recipe, outcome, took = event
             if not island.take(outcome, took):
                 return
@@ -253,7 +266,7 @@ class IslandsJob(Job):
             search_island,
             {name: partial(payload, island) for name, island in islands.items()},
             hear,
-            on_lost=lambda name, why: self.say(f"{name} lost its worker and moves: {why}"),
+            on_lost=lambda name, why: self.say(f"{name} lost its worker and waits for another: {why}"),
         )
         return self._merge(list(islands.values()), complete)
 
@@ -266,6 +279,7 @@ class IslandsJob(Job):
         if self.store is not None and island.run_id is not None:
             for outcome, took in self.store.recorded(island.run_id):
                 island.take(outcome, took)
+        island.replayed = len(island.known)
         return island
 
     def _merge(self, islands: Sequence[Island], complete: bool) -> Finished[Any]:
@@ -280,14 +294,18 @@ class IslandsJob(Job):
             leaders += [found.leaders[rank] for found in founds if rank < len(found.leaders)]
         if self.device.modelled:  # one model, so that figures may be compared as they are
             leaders.sort(key=lambda leader: (leader.cost, leader.candidate.digest))
-        distinct = list({leader.candidate.digest: leader for leader in reversed(leaders)}.values())[::-1]
+        firsts = dict[str, Found[Any]]()
+        for leader in leaders:
+            firsts.setdefault(leader.candidate.digest, leader)
+        distinct = list(firsts.values())
         reasons = {found.reason for found in founds}
         return Finished(
             distinct[0],
             founds[0].baseline,
             tuple(distinct[: max(SELECTION_LEADERS, len(founds))]),
             sum(found.evaluations for found in founds),
-            sum(found.replayed for found in founds),
+            # an island that moved walked its record of this sitting too
+            sum(min(i.replayed, i.found.replayed) for i in islands if i.found is not None),
             max(found.seconds for found in founds),
             dict(sum((Counter(found.verdicts) for found in founds), Counter())),
             "interrupted" if not complete or "interrupted" in reasons else min(reasons),

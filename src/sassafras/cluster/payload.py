@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sassafras.core import Case, Kernel, Workload, WorkloadError
-from sassafras.targets import load
+from sassafras.core.errors import os_errors
+from sassafras.core.identity import fingerprint
+from sassafras.frontend import description
+from sassafras.targets.load import NAMED, load
 
 #: files beside the workload that travel with it
 SUFFIXES = frozenset({".py", ".toml", ".cu", ".cuh", ".h", ".hpp", ".cubin", ".json", ".npz", ".npy"})
@@ -29,8 +33,8 @@ def describe(workload: Workload, case: Case, baseline: Kernel) -> dict[str, Any]
         )
     return {
         "source": workload.source,
-        "case": case.name,
-        "files": {} if workload.source.startswith("suite:") else _beside(workload.source),
+        "case": description.describe(case),
+        "files": {} if workload.source.startswith(NAMED) else _beside(workload.source),
         "baseline": baseline,
     }
 
@@ -46,17 +50,18 @@ def _beside(source: str) -> dict[str, bytes]:
     path, _ = _split(source)
     files: dict[str, bytes] = {}
     total = 0
-    for file in sorted(path.parent.iterdir()):
-        if not file.is_file() or (file.suffix not in SUFFIXES and file != path):
-            continue
-        total += file.stat().st_size
-        if total > MAX_BYTES:
-            raise WorkloadError(
-                f"the files beside the workload exceed {MAX_BYTES >> 20} MiB, and all of them would travel",
-                where=str(path.parent),
-                hint="give the workload a folder of its own",
-            )
-        files[file.name] = file.read_bytes()
+    with os_errors("cannot read what lies beside the workload", path.parent, WorkloadError):
+        for file in sorted(path.parent.iterdir()):
+            if not file.is_file() or (file.suffix not in SUFFIXES and file != path):
+                continue
+            total += file.stat().st_size
+            if total > MAX_BYTES:
+                raise WorkloadError(
+                    f"the files beside the workload exceed {MAX_BYTES >> 20} MiB, and all would travel",
+                    where=str(path.parent),
+                    hint="give the workload a folder of its own",
+                )
+            files[file.name] = file.read_bytes()
     return files
 
 
@@ -65,6 +70,9 @@ class JobSubject:
 
     Attributes:
         workload, case, baseline: as on the driver.
+
+    Raises:
+        WorkloadError: when it is opened: the workload cannot be loaded here, or its case is another.
     """
 
     workload: Workload
@@ -85,10 +93,17 @@ class JobSubject:
             source = str(Path(self._folder.name, path.name)) + attribute
         try:
             self.workload = load(source)
+            self.case = self.workload.case(self._described["case"]["name"])
+            if fingerprint(description.describe(self.case)) != fingerprint(self._described["case"]):
+                raise WorkloadError(
+                    f"case {self.case.name} has other arguments than on the driver",
+                    where=f"{socket.gethostname()}: {self._described['source']}",
+                    hint="was the file edited meanwhile? what it imports must be the same on all nodes",
+                )
         except BaseException:
             self.__exit__()
             raise
-        self.case, self.baseline = self.workload.case(self._described["case"]), self._described["baseline"]
+        self.baseline = self._described["baseline"]
         return self
 
     def __exit__(self, *exception: object) -> None:

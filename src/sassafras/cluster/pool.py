@@ -6,27 +6,69 @@ the driver has heard of each, and that a task whose worker is lost starts again 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
+import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sassafras import __version__
 from sassafras.core import DeviceError
 
-from .remote import DONE, EVENT, FAILED, LOST, WorkerLost, connect, interruptible, short
+from .remote import EVENT, FAILED, LOST, WorkerLost, connect, interruptible, short
 from .worker import ClusterWorker, Work
 
 #: workers that one task may lose before it is taken for the cause
 TRIES = 4
+#: seconds that workers may take to start before their absence is said
+START_S = 30.0
 #: seconds between looks at whether the run is to stop
 _TICK = 0.2
+#: seconds that a thread has to notice that its worker was killed
+_END_S = 10.0
 #: a task that is to be done, by name, and which try it is
 _Waiting = queue.SimpleQueue[tuple[str, int]]
 #: kind of news, task, try, and the event, the error or the reason
 _News = queue.SimpleQueue[tuple[str, str, int, Any]]
 #: what makes a try's payload, by task
 Payloads = Mapping[str, Callable[[], Mapping[str, Any]]]
+
+
+@dataclass
+class _Turn:
+    """One `Pool.run`.
+
+    Attributes:
+        token: names it to the workers, which a stop may reach ahead of the task that it is for.
+        over: set when its threads are to end.
+        why: why the last worker cannot be replaced.
+    """
+
+    work: Work
+    payloads: Payloads
+    waiting: _Waiting = field(default_factory=_Waiting)
+    news: _News = field(default_factory=_News)
+    over: threading.Event = field(default_factory=threading.Event)
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    why: Exception = field(default_factory=lambda: DeviceError("all workers of the cluster were lost"))
+
+
+def _like(facts: Mapping[str, Any], first: Mapping[str, Any]) -> None:
+    """Raises DeviceError unless a worker has our version, and the GPU of the first worker."""
+    if facts["sassafras"] != __version__:
+        raise DeviceError(
+            f"a node has Sassafras {facts['sassafras']}, this machine {__version__}",
+            where=facts["host"],
+            hint="install the same version everywhere",
+        )
+    if facts["name"] != first["name"]:
+        raise DeviceError(
+            f"the cluster mixes {first['name']} and {facts['name']}",
+            where=facts["host"],
+            hint="speed-ups of unlike GPUs cannot be compared; start a cluster of one kind",
+        )
 
 
 class Pool:
@@ -36,7 +78,8 @@ class Pool:
         address: ``"auto"`` (the cluster that this machine belongs to, or that ``RAY_ADDRESS`` names; a local
             one of this machine's GPUs where there is none), or ``HOST:PORT`` of a head node.
         device: ``"cuda"`` (a worker for every GPU) or ``"model"`` (a worker for every CPU: no GPU needed).
-        workers: how many workers; None for as many as the cluster has room for now.
+        workers: how many workers; None for as many as the cluster has room for.
+        say: called with a line of text where workers have to wait for other work.
 
     Raises:
         ToolMissing: Ray is not installed here.
@@ -44,13 +87,21 @@ class Pool:
             Sassafras or has another GPU than the rest.
     """
 
-    def __init__(self, address: str = "auto", *, device: str = "cuda", workers: int | None = None) -> None:
+    def __init__(
+        self,
+        address: str = "auto",
+        *,
+        device: str = "cuda",
+        workers: int | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         if device not in ("cuda", "model"):
             raise DeviceError(f"a cluster has no device {device!r}", hint="cuda or model")
         if workers is not None and workers < 1:
             raise DeviceError(f"a pool needs at least one worker, not {workers}")
         self.device = device
         self._actors: list[Any] = []
+        self._threads: list[threading.Thread] = []
         self._ray, self._started = connect(address)
         try:
             room = int(self._ray.cluster_resources().get("GPU" if device == "cuda" else "CPU", 0))
@@ -62,7 +113,7 @@ class Pool:
                 )
             self.size = min(workers or room, room)
             self._actors = [self._actor() for _ in range(self.size)]
-            self.facts: dict[str, Any] = self._agree()
+            self.facts: dict[str, Any] = self._agree(say)
         except BaseException:
             self.close()
             raise
@@ -73,25 +124,21 @@ class Pool:
             options["num_gpus"] = 1
         return self._ray.remote(ClusterWorker).options(**options).remote(self.device)
 
-    def _agree(self) -> dict[str, Any]:
+    def _agree(self, say: Callable[[str], None]) -> dict[str, Any]:
         """Every worker's facts, which must agree: figures of unlike GPUs must not meet in one search."""
         try:
-            found = self._ray.get([actor.facts.remote() for actor in self._actors])
+            asked = [actor.facts.remote() for actor in self._actors]
+            _, absent = self._ray.wait(asked, num_returns=len(asked), timeout=START_S)
+            if absent:
+                say(
+                    f"waiting for {len(absent)} of {len(asked)} workers: other work may hold the cluster "
+                    "(see `ray status`; --workers N takes fewer)"
+                )
+            found = self._ray.get(asked)
         except self._ray.exceptions.RayError as error:
             raise DeviceError(f"a worker of the cluster does not start: {short(error)}") from error
         for facts in found:
-            if facts["sassafras"] != __version__:
-                raise DeviceError(
-                    f"a node has Sassafras {facts['sassafras']}, this machine {__version__}",
-                    where=facts["host"],
-                    hint="install the same version everywhere",
-                )
-            if facts["name"] != found[0]["name"]:
-                raise DeviceError(
-                    f"the cluster mixes {found[0]['name']} and {facts['name']}",
-                    where=facts["host"],
-                    hint="speed-ups of unlike GPUs cannot be compared; start a cluster of one kind",
-                )
+            _like(facts, found[0])
         return dict(found[0])
 
     # -- running ------------------------------------------------------------------------------------------
@@ -107,7 +154,7 @@ class Pool:
         """Run every task to its end, each on one worker at a time; events are handled in this thread.
 
         A task whose worker is lost (node killed, process dead) is started again on another, with a fresh
-        payload. Ctrl-C asks the tasks to stop and hears them out.
+        payload. Ctrl-C asks the tasks to stop and hears them out; a second one acts as it always did.
 
         Args:
             work: a function of a module that every node has.
@@ -120,109 +167,117 @@ class Pool:
 
         Raises:
             SassafrasError: `work` raised, or `hear`; the other tasks are stopped first.
-            DeviceError: a task lost its worker `TRIES` times.
+            DeviceError: a task lost its worker `TRIES` times, or all workers are lost for good.
         """
-        waiting, news, over = _Waiting(), _News(), threading.Event()
+        turn = _Turn(work, payloads)
         for name in payloads:
-            waiting.put((name, 1))
-        left = len(payloads)
-        common = (work, payloads, waiting, news, over)
-        threads = [
-            threading.Thread(target=self._serve, args=(number, *common), daemon=True)
+            turn.waiting.put((name, 1))
+        left = set(payloads)
+        threads = self._threads = [
+            threading.Thread(target=self._serve, args=(number, turn), daemon=True)
             for number in range(self.size)
         ]
         for thread in threads:
             thread.start()
-        interrupted = False
         failure: Exception | None = None
+        stopped = False
         try:
-            with interruptible():
+            with interruptible() as asked:
                 while left:
+                    if (asked.is_set() or failure is not None) and not stopped:
+                        stopped, dropped = True, self._stop(turn)
+                        left -= dropped
+                        continue
                     try:
-                        kind, name, tries, value = news.get(timeout=_TICK)
-                        stopping = interrupted or failure is not None
+                        kind, name, tries, value = turn.news.get(timeout=_TICK)
+                    except queue.Empty:
+                        if not any(thread.is_alive() for thread in threads) and turn.news.empty():
+                            raise failure or turn.why from None
+                        continue
+                    try:
                         if kind == EVENT:
-                            try:
-                                hear(name, value)
-                                continue
-                            except Exception as error:
-                                kind, value = FAILED, error
-                                left += 1  # the task itself has still to end
-                        elif kind == LOST and tries < TRIES and not stopping:
+                            hear(name, value)
+                        elif kind != LOST or stopped:
+                            left.discard(name)
+                        elif tries < TRIES:
+                            turn.waiting.put((name, tries + 1))
                             on_lost(name, value)
-                            waiting.put((name, tries + 1))
-                            continue
-                        elif kind == LOST:
-                            kind = DONE if stopping else FAILED
+                        else:
+                            left.discard(name)
+                            kind = FAILED
                             value = DeviceError(
                                 f"{tries} workers were lost running this; the last: {value}",
                                 where=name,
                                 hint="the task may be the cause: look at that node's memory and GPU log",
                             )
-                        left -= 1
-                        if kind == FAILED and failure is None:
-                            failure = value
-                            left -= self._stop(waiting)
-                    except queue.Empty:
-                        continue
-                    except KeyboardInterrupt:
-                        interrupted = True
-                        left -= self._stop(waiting)
+                        if kind == FAILED:
+                            failure = failure or value
+                    except KeyboardInterrupt:  # raised by what hears, or a second signal
+                        if asked.is_set():
+                            raise
+                        asked.set()
+                    except Exception as error:
+                        failure = failure or error
+                interrupted = asked.is_set()
         finally:
-            over.set()
+            turn.over.set()
         for thread in threads:
             thread.join(timeout=10 * _TICK)
         if failure is not None:
             raise failure
         return not interrupted
 
-    def _stop(self, waiting: _Waiting) -> int:
-        """Ask running tasks to end; returns how many were waiting and now never start."""
-        dropped = 0
-        while not waiting.empty():
-            waiting.get()
-            dropped += 1
+    def _stop(self, turn: _Turn) -> set[str]:
+        """Ask running tasks to end; returns which were waiting and now never start."""
+        dropped = set()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                dropped.add(turn.waiting.get_nowait()[0])
         for actor in self._actors:
-            actor.stop.remote()
+            actor.stop.remote(turn.token)
         return dropped
 
-    def _serve(
-        self,
-        number: int,
-        work: Work,
-        payloads: Payloads,
-        waiting: _Waiting,
-        news: _News,
-        over: threading.Event,
-    ) -> None:
+    def _serve(self, number: int, turn: _Turn) -> None:
         """One thread a worker: take a task, pass on what it says, replace the worker when it is lost."""
-        ready = False
-        while not over.is_set():
+        try:
             # a lost worker may not have found a place yet: it must not hold a task
-            if not ready and not (ready := self._comes(number, over)):
-                return
+            while not turn.over.is_set() and self._comes(number, turn.over):
+                if not self._work(number, turn):
+                    return
+        except Exception as error:
+            turn.why = error
+
+    def _work(self, number: int, turn: _Turn) -> bool:
+        """Tasks until the worker is lost; False where all are over."""
+        ray = self._ray
+        while not turn.over.is_set():
             try:
-                name, tries = waiting.get(timeout=_TICK)
+                name, tries = turn.waiting.get(timeout=_TICK)
             except queue.Empty:
                 continue
             answer: tuple[str, Any] = (LOST, "the worker's answer broke off")
             try:
-                payload = dict(payloads[name]())
+                payload = dict(turn.payloads[name]())
                 run = self._actors[number].run.options(num_returns="streaming")
-                for reference in run.remote(work, payload):
-                    kind, value = self._ray.get(reference)
+                for reference in run.remote(turn.work, payload, turn.token):
+                    kind, value = ray.get(reference)
                     if kind == EVENT:
-                        news.put((EVENT, name, tries, value))
+                        turn.news.put((EVENT, name, tries, value))
                     else:
                         answer = kind, value
-            except self._ray.exceptions.RayError as error:
+            except ray.exceptions.RayError as error:
                 answer = (LOST, short(error))
             except Exception as error:  # the payload cannot be made, or cannot travel
                 answer = (FAILED, error)
-            if answer[0] == LOST:
-                self._replace(number)
-                ready = False
-            news.put((answer[0], name, tries, answer[1]))
+            lost = answer[0] == LOST
+            try:
+                if lost and not turn.over.is_set():
+                    self._replace(number)
+            finally:
+                turn.news.put((answer[0], name, tries, answer[1]))
+            if lost:
+                return True
+        return False
 
     def _replace(self, number: int) -> None:
         """Another actor in place of a lost one, wherever Ray finds room, now or when a node joins."""
@@ -231,14 +286,24 @@ class Pool:
         self._actors[number] = self._actor()
 
     def _comes(self, number: int, over: threading.Event) -> bool:
-        """Wait until a worker answers; a lost one may wait for a node. False once `over` is set."""
+        """Wait until a worker answers that is like the others; a lost one may wait for a node. False once
+        `over` is set.
+
+        Raises:
+            DeviceError: none of `TRIES` workers that came can take its place.
+        """
+        tries = 1
         asked = self._actors[number].facts.remote()
         while not over.is_set():
             if self._ray.wait([asked], timeout=_TICK)[0]:
                 try:
-                    self._ray.get(asked)
+                    _like(self._ray.get(asked), self.facts)
                     return True
-                except self._ray.exceptions.RayError:
+                except (self._ray.exceptions.RayError, DeviceError) as error:
+                    if tries == TRIES:
+                        why = f"no worker takes the place of a lost one: {short(error)}"
+                        raise DeviceError(why, hint="the same command resumes") from error
+                    tries += 1
                     self._replace(number)
                     asked = self._actors[number].facts.remote()
         return False
@@ -272,7 +337,11 @@ class Pool:
         try:
             kind, value = self._ray.get(self._actors[number].device_call.remote(method, arguments, named))
         except self._ray.exceptions.RayError as error:
-            raise WorkerLost(f"the cluster's worker was lost: {short(error)}", where=method) from error
+            raise WorkerLost(
+                f"the cluster's worker was lost: {short(error)}",
+                where=method,
+                hint="the same command resumes",
+            ) from error
         if kind == FAILED:
             raise value
         return value
@@ -283,6 +352,10 @@ class Pool:
             return
         for actor in self._actors:
             self._ray.kill(actor, no_restart=True)
+        for (
+            thread
+        ) in self._threads:  # of a run that was broken off: what calls Ray after its end starts it anew
+            thread.join(timeout=_END_S)
         self._actors = []
         if self._started:
             self._ray.shutdown()

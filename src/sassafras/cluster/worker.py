@@ -29,7 +29,8 @@ class ClusterWorker:
 
     def __init__(self, device: str) -> None:
         self._kind = device
-        self._stop = threading.Event()
+        #: by `Pool.run`: set once its tasks are to end
+        self._stops: dict[str, threading.Event] = {}
         self._device: Any = None
         self._subject: JobSubject | None = None
 
@@ -49,19 +50,18 @@ class ClusterWorker:
             self._device = CudaDevice() if self._kind == "cuda" else ModelDevice()
         return self._device
 
-    def run(self, work: Work, payload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def run(self, work: Work, payload: Mapping[str, Any], token: str) -> Iterator[tuple[str, Any]]:
         """Pass on what `work` yields; the last answer says how it ended."""
-        self._stop.clear()
         try:
-            for event in work(payload, self._made(), self._stop):
+            for event in work(payload, self._made(), self._stops.setdefault(token, threading.Event())):
                 yield EVENT, event
             yield DONE, None
         except Exception as error:
             yield FAILED, failure(error)
 
-    def stop(self) -> None:
-        """Ask the running task to end soon."""
-        self._stop.set()
+    def stop(self, token: str) -> None:
+        """Ask the task of this `Pool.run` to end soon, also one that is still to come."""
+        self._stops.setdefault(token, threading.Event()).set()
 
     def device_call(self, method: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[str, Any]:
         """Call a method of this worker's device; ``load`` opens a workload from its payload first."""

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -21,6 +22,10 @@ _FORMS = (
     "file.py[:attribute], description.toml, captured.json[:KERNEL], suite:NAME[/CASE], "
     "or gemm:MxNxK[/CONFIGURATION]"
 )
+#: beginnings of targets that lie in no file of the user's
+NAMED = ("suite:", "gemm:", "gemm-source:")
+#: path of a capture's index, and a kernel in it
+_INDEX = re.compile(r"(.*\.json)(?::(.*))?", re.DOTALL)
 
 
 def load(target: str) -> Workload:
@@ -48,9 +53,8 @@ def load(target: str) -> Workload:
         from sassafras.gemm.select.source_workload import load as gemm_source
 
         return gemm_source(target)
-    index, dot, which = target.partition(".json")
-    if dot and (not which or which.startswith(":")):
-        return _captured(Path(index + ".json"), which.removeprefix(":"))
+    if index := _INDEX.fullmatch(target):
+        return _captured(Path(index[1]), index[2] or "")
     text, _, attribute = target.partition(".py:")
     path = Path(text + ".py") if attribute else Path(target)
     if path.suffix == ".cubin":

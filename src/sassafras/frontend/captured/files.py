@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import math
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,8 +20,10 @@ from . import FORMAT
 
 NAME = "captured.json"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-#: larger than any valid index
+#: larger than any valid file of a capture
 _MOST_BYTES = 256 << 20
+#: larger than any valid number of microseconds or seconds
+_MOST = 1e18
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +91,14 @@ class CapturedVariant:
 
     @property
     def gpu_us(self) -> float | None:
-        """Estimated GPU time of all its launches: mean of the timed ones times launches; None if none was."""
-        means = [(s.mean_us, s.count) for s in self.shapes if s.count]
-        if not means or all(mean is None for mean, _ in means):
+        """Estimated GPU time of all its launches, those of a shape that was not timed (the first of a shape
+        never is) by the mean of the timed ones; None if none was."""
+        timed = sum(shape.timed for shape in self.shapes)
+        if not timed:
             return None
-        return sum(mean * count for mean, count in means if mean is not None)
+        mean = sum(shape.gpu_us for shape in self.shapes if shape.timed) / timed
+        known = sum(s.count * s.mean_us for s in self.shapes if s.mean_us is not None)
+        return known + mean * (self.count - sum(s.count for s in self.shapes if s.timed))
 
     @property
     def label(self) -> str:
@@ -108,6 +116,7 @@ class Captured:
         wall_s: seconds between the first and the last launch, of the process for which they were most.
         gpu, triton, program: where it was recorded.
         problems: what went wrong while recording, with counts.
+        index: name of the file in `folder` that it was read from.
     """
 
     folder: Path
@@ -117,6 +126,7 @@ class Captured:
     triton: str
     program: str
     problems: Mapping[str, int]
+    index: str = NAME
 
     @property
     def timed(self) -> bool:
@@ -124,10 +134,12 @@ class Captured:
         return any(variant.gpu_us is not None for variant in self.variants)
 
     def shares(self) -> dict[str, float]:
-        """Each launched variant's share of the Triton GPU time, or of launches where none was timed."""
-        weights = {
-            v.digest: (v.gpu_us or 0.0) if self.timed else float(v.count) for v in self.variants if v.count
-        }
+        """Each launched variant's share of the Triton GPU time (of one without a time by the mean launch), or
+        of launches where none was timed."""
+        launched = [variant for variant in self.variants if variant.count]
+        timed = [(v.gpu_us, v.count) for v in launched if v.gpu_us is not None]
+        mean = sum(us for us, _ in timed) / sum(count for _, count in timed) if timed else 1.0
+        weights = {v.digest: mean * v.count if v.gpu_us is None else v.gpu_us for v in launched}
         total = sum(weights.values()) or 1.0
         return {digest: weight / total for digest, weight in weights.items()}
 
@@ -158,7 +170,7 @@ class Captured:
         """
         path = self.folder / f"{variant.digest}.cubin"
         with os_errors("cannot read a captured cubin", path, WorkloadError):
-            data = path.read_bytes()
+            data = contents(path)
         if hashlib.sha256(data).hexdigest() != variant.digest:
             raise WorkloadError("a captured cubin is damaged", where=str(path))
         return data
@@ -171,13 +183,21 @@ class Captured:
         """
         path = self.folder / f"{variant.digest}.ptx"
         try:
-            return path.read_text(encoding="utf-8")
+            return contents(path).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise WorkloadError(
                 f"the capture holds no PTX of this kernel: {reason(error)}",
                 where=str(path),
                 hint="record it again",
             ) from error
+
+
+def contents(path: Path) -> bytes:
+    """Bytes of a capture's file. Raises OSError where it is none: a pipe would never end."""
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > _MOST_BYTES:
+        raise OSError(errno.EINVAL, "no file, or too large a one")
+    return path.read_bytes()
 
 
 def read(path: str | Path) -> Captured:
@@ -190,76 +210,116 @@ def read(path: str | Path) -> Captured:
         WorkloadError: there is none, or it is damaged or of another version.
     """
     path = Path(path)
-    if path.is_dir():
-        path /= NAME
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise WorkloadError("the capture's index is too large", where=str(path))
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        if path.is_dir():
+            path /= NAME
+        facts = json.loads(contents(path))
         if facts["format"] != FORMAT:
             raise WorkloadError(
                 f"a capture of format {facts['format']!r}",
                 where=str(path),
                 hint=f"this version reads {FORMAT}",
             )
-        names = {name: str(facts[name]) for name in ("gpu", "triton", "program")}
-        made = tuple(variant(v) for v in facts["variants"])
-        captured = Captured(
-            path.parent, made, float(facts["wall_s"]), **names, problems=dict(facts["problems"])
-        )
+        return parse(path.parent, facts, path.name)
     except OSError as error:
         raise WorkloadError(
-            f"cannot read the capture: {error.strerror}",
+            f"cannot read the capture: {reason(error)}",
             where=str(path),
             hint="make one with `sassafras capture`",
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WorkloadError(
             f"this is no sound capture: {reason(error)}", where=str(path), hint="record it again"
         ) from error
+
+
+def parse(folder: Path, facts: Mapping[str, Any], index: str = NAME) -> Captured:
+    """A capture from its JSON. Raises ValueError, KeyError, TypeError or AttributeError for anything odd."""
+    made = tuple(variant(v) for v in facts["variants"])
+    if not made or len({v.digest for v in made}) < len(made):
+        raise ValueError("it holds no kernel, or one twice")
+    names = {name: text(facts[name]) for name in ("gpu", "triton", "program")}
+    problems = {text(what): whole(count) for what, count in facts["problems"].items()}
+    captured = Captured(folder, made, number(facts["wall_s"]), **names, problems=problems, index=index)
     order = captured.shares()
     ranked = sorted(captured.variants, key=lambda v: (-order.get(v.digest, -1.0), v.digest))
     return replace(captured, variants=tuple(ranked))
 
 
 def variant(row: Mapping[str, Any]) -> CapturedVariant:
-    """A variant from its JSON. Raises ValueError, KeyError or TypeError for anything odd."""
+    """A variant from its JSON. Raises as `parse` does."""
     if not _DIGEST.fullmatch(row["digest"]):
         raise ValueError("a digest is no sha256")
     shapes = sorted((shape(s) for s in row["shapes"]), key=lambda s: (-s.count, s.id))
     known = {"digest", "name", "function", "config", "bench_us", "roles", "shapes", "uncounted", "problem"}
+    for name, least in (("threads", 1), ("ctas", 1), ("shared_bytes", 0), ("scratch_bytes", 0)):
+        whole(row[name], least)
+    if not all(isinstance(row[name], dict) for name in ("signature", "constants")):
+        raise ValueError("a signature is no table")
+    if not isinstance(row["source_hash"], str):
+        raise ValueError("a source has no hash")
     bench = row["bench_us"]
     return CapturedVariant(
         row["digest"],
-        str(row["name"]),
-        str(row["function"]),
-        str(row["config"]),
-        None if bench is None else float(bench),
+        text(row["name"]),
+        text(row["function"]),
+        text(row["config"]),
+        # the autotuner's own of a configuration that does not run
+        bench if bench is None or bench == math.inf else number(bench),
         {str(k): str(v) for k, v in row["roles"].items()},
         tuple(shapes),
-        int(row["uncounted"]),
-        str(row["problem"]),
+        whole(row["uncounted"]),
+        text(row["problem"]),
         {k: v for k, v in row.items() if k not in known},
     )
 
 
 def shape(row: Mapping[str, Any]) -> CapturedShape:
-    """A shape from its JSON. Raises as `variant` does."""
-    x, y, z = (int(n) for n in row["grid"])
-    if min(x, y, z) < 1:
-        raise ValueError("a grid is empty")
-    names = [v.get("data") for v in row["args"].values() if isinstance(v, dict)]
-    for name in names:
-        if name is not None and not _DIGEST.fullmatch(name):
-            raise ValueError("a data file's name is no sha256")
+    """A shape from its JSON. Raises as `parse` does."""
+    x, y, z = (whole(n, 1) for n in row["grid"])
+    for value in row["args"].values():
+        if isinstance(value, dict) and "unsupported" not in value:
+            _buffer(value)
     pairs = tuple((str(a), str(b)) for a, b in row.get("same_memory", ()))
     return CapturedShape(
-        str(row["id"]),
+        text(row["id"]),
         (x, y, z),
         dict(row["args"]),
-        int(row["count"]),
-        int(row["in_graph"]),
-        int(row["timed"]),
-        float(row["gpu_us"]),
+        whole(row["count"]),
+        whole(row["in_graph"]),
+        whole(row["timed"]),
+        number(row["gpu_us"]),
         pairs,
     )
+
+
+def _buffer(facts: Mapping[str, Any]) -> None:
+    """Raises as `parse` does unless these describe a buffer."""
+    if not isinstance(facts["dtype"], str) or not isinstance(facts["shape"], list):
+        raise ValueError("a buffer has no data type or shape")
+    sizes, strides = [whole(n) for n in facts["shape"]], facts.get("strides")
+    if strides is not None and len([whole(n, -(2**63)) for n in strides]) != len(sizes):
+        raise ValueError("a buffer has other strides than axes")
+    if (name := facts.get("data")) is not None and not _DIGEST.fullmatch(name):
+        raise ValueError("a data file's name is no sha256")
+    if "low" in facts and whole(facts["low"], -(2**63)) > whole(facts["high"], -(2**63), 2**64):
+        raise ValueError("a buffer's lowest value is above its highest")
+
+
+def whole(value: Any, least: int = 0, most: int = 2**63) -> int:
+    """A whole number from `least` to below `most`. Raises ValueError for anything else."""
+    if type(value) is not int or not least <= value < most:
+        raise ValueError(f"{value!r:.40} where a whole number from {least} up belongs")
+    return value
+
+
+def number(value: Any) -> float:
+    """A finite number of seconds or microseconds. Raises ValueError for anything else."""
+    if type(value) not in (int, float) or not 0 <= value < _MOST:
+        raise ValueError(f"{value!r:.40} where a number from 0 up belongs")
+    return float(value)
+
+
+def text(value: Any) -> str:
+    """As text that can be printed and stored: half a surrogate pair is a question mark."""
+    return str(value).encode("utf-8", "replace").decode("utf-8")

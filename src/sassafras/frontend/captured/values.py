@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 
@@ -46,3 +47,8 @@ def default(fn: Any, name: str) -> Any:
 def plain(value: Any) -> Any:
     """A scalar as it is, anything else as text."""
     return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
+
+
+def contents_digest(array: Any) -> str:
+    """The sha256 that names the contents of an integer tensor, a contiguous NumPy array."""
+    return hashlib.sha256(array.tobytes() + str((array.dtype.str, array.shape)).encode()).hexdigest()

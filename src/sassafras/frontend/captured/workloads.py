@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,21 +10,31 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Buffer, Case, Custom, Kernel, Normal, Uniform, Workload, WorkloadError
+from sassafras.core.errors import reason
 from sassafras.core.workload import DTYPE_BYTES, Argument, Fill
 from sassafras.frontend import _image
 from sassafras.sass import Cubin
 
-from .files import NAME, Captured, CapturedShape, CapturedVariant
+from .files import Captured, CapturedShape, CapturedVariant, contents
+from .values import contents_digest
 
 #: data types by Triton's name where ours differs; sizes and bit patterns are the same
 _SAME = {"u16": "i16", "u32": "i32", "u64": "i64", "u1": "i1"}
+#: the largest float that an int64 holds: a bound of random whole numbers
+_LARGE = 2.0**63 - 1024
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Fills a buffer with what the program passed: called by the device, in a worker process."""
+    """Fills a buffer with what the program passed: called by the device, in a worker process.
+
+    Attributes:
+        path: of the recorded tensor; its name is the sha256.
+        strides: in elements, where the tensor was a view and the buffer is what it spans.
+    """
 
     path: Path
+    strides: tuple[int, ...] = ()
 
     def __call__(self, shape: tuple[int, ...], dtype: Any, generator: Any, device: str) -> Any:
         """A torch tensor of this shape; a shorter recording is repeated, a longer one cut."""
@@ -31,15 +42,23 @@ class Contents:
         import torch
 
         try:
-            with np.load(self.path, allow_pickle=False) as found:
-                data = np.ascontiguousarray(found["data"]).reshape(-1)
-        except (OSError, ValueError, KeyError) as error:
-            raise WorkloadError(f"captured contents cannot be read: {error}", where=str(self.path)) from error
+            with np.load(io.BytesIO(contents(self.path)), allow_pickle=False) as found:
+                data = np.ascontiguousarray(found["data"])
+            if contents_digest(data) != self.path.stem:
+                raise ValueError("they are damaged")
+        except Exception as error:  # of the file, the archive in it, or the array in that
+            raise WorkloadError(
+                f"captured contents cannot be read: {reason(error)}", where=str(self.path)
+            ) from error
         if data.dtype.kind == "u" and data.dtype.itemsize > 1:
             data = data.view(data.dtype.str.replace("u", "i"))  # torch has no large unsigned integers
-        return (
-            torch.from_numpy(np.resize(data, math.prod(shape))).to(dtype=dtype, device=device).reshape(shape)
-        )
+        flat = np.resize(data, math.prod(shape))
+        if self.strides:
+            if len(self.strides) != data.ndim or _span(data.shape, self.strides) != len(flat):
+                raise WorkloadError("captured contents have another shape", where=str(self.path))
+            steps = [step * data.itemsize for step in self.strides]
+            np.lib.stride_tricks.as_strided(flat, data.shape, steps)[...] = data
+        return torch.from_numpy(flat).to(dtype=dtype, device=device).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -117,7 +136,7 @@ def workload(captured: Captured, variant: CapturedVariant) -> Workload:
         variant.label,
         tuple(_case(captured, variant, shape) for shape in variant.shapes),
         CapturedBuilder(captured, variant),
-        source=f"{(captured.folder / NAME).resolve()}:{variant.digest}",
+        source=f"{(captured.folder / captured.index).resolve()}:{variant.digest}",
         meta={"frontend": "capture", "function": variant.function},
     )
 
@@ -139,29 +158,33 @@ def _case(captured: Captured, variant: CapturedVariant, shape: CapturedShape) ->
 def _buffer(
     captured: Captured, variant: CapturedVariant, name: str, facts: Mapping[str, Any], where: str
 ) -> Buffer:
-    dtype = _SAME.get(str(facts["dtype"]), str(facts["dtype"]))
+    kind = str(facts.get("dtype", facts.get("unsupported")))
+    dtype = _SAME.get(kind, kind)
     if dtype not in DTYPE_BYTES:
         raise WorkloadError(f"argument {name!r} has data type {dtype!r}", where=where)
     shape = tuple(max(1, int(n)) for n in facts["shape"]) or (1,)
-    strides = facts.get("strides")
-    contents: Fill = Normal()
+    strides = tuple(facts.get("strides") or ())
+    view = bool(strides) and list(strides) != _row_major(shape)
+    if any(step < 0 for step in strides):
+        raise WorkloadError(f"argument {name!r} has negative strides", where=where)
+    fill: Fill = Normal()
     if facts.get("data"):
-        contents = Custom(Contents(captured.folder / f"{facts['data']}.npz"))
+        fill = Custom(Contents(captured.folder / f"{facts['data']}.npz", strides if view else ()))
     elif "low" in facts:
-        contents = Uniform(float(facts["low"]), float(facts["high"]) + 1)
+        fill = Uniform(*(max(-_LARGE, min(float(n), _LARGE)) for n in (facts["low"], facts["high"] + 1)))
     elif dtype.startswith("i") or dtype == "u8":
-        contents = Uniform(0, 2)
-    if strides is not None and list(strides) != _row_major(shape):
-        # a view: what it spans, flat, as the kernel finds its way by the strides that it is passed
-        span = 1 + sum((n - 1) * int(s) for n, s in zip(shape, strides, strict=True))
-        if isinstance(contents, Custom) and span != math.prod(shape):
-            low, high = facts.get("low", 0), facts.get("high", 1)
-            contents = Uniform(float(low), float(high) + 1)
-        shape = (span,)
+        fill = Uniform(0, 2)
+    if view:  # what it spans, flat, as the kernel finds its way by the strides that it is passed
+        shape = (_span(shape, strides),)
     role = variant.roles.get(name, "inout")
     if role not in ("in", "out", "inout"):
         raise WorkloadError(f"argument {name!r} has role {role!r}", where=where)
-    return Buffer(dtype, shape, role, contents)  # type: ignore[arg-type]
+    return Buffer(dtype, shape, role, fill)  # type: ignore[arg-type]
+
+
+def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from a view's first to its last."""
+    return 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
 
 
 def _row_major(shape: tuple[int, ...]) -> list[int]:
