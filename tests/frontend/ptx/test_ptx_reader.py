@@ -11,7 +11,7 @@ import pytest
 from sassafras import suite
 from sassafras.core import SassafrasError
 from sassafras.frontend.ptx.reader import Entry
-from sassafras.frontend.ptx.rewrites import write
+from sassafras.frontend.ptx.rewrites import Prefetch, write
 from tests.frontend.ptx.compiled_ptx import LOOP, space
 
 ROOT = Path(__file__).parents[3]
@@ -125,6 +125,76 @@ def test_a_prefetch_has_no_place_ahead_of_what_it_reads() -> None:
     assert loop.earliest(loop.accesses[0]) == (loop.statements[loop.loops[0]].end, 0)
     scope = one("{ .reg .b64 %rd1; ld.global.f32 %f2, [%rd1]; }")
     assert scope.earliest(scope.accesses[0]) is None
+
+
+#: a block in which an address is known long before its load
+LONG = """.version 8.7
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 a, .param .u64 b)
+{
+  .reg .b64 %rd<9>; .reg .b32 %r<12>; .reg .f32 %f<2>; .reg .pred %p<2>; .reg .b64 there; .reg .pred q;
+  ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; mov.u32 %r1, %tid.x;
+  AHEAD
+  add.s32 %r2, %r1, 3; add.s32 %r3, %r2, 3; add.s32 %r4, %r3, 3; add.s32 %r5, %r4, 3;
+  add.s32 %r6, %r5, 3; add.s32 %r7, %r6, 3; add.s32 %r8, %r7, 3; add.s32 %r9, %r8, 3;
+  LOAD
+  st.global.f32 [%rd2], %f1; ret;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ahead", "load"),
+    [
+        ("add.s64 there, %rd1, 64;", "ld.global.f32 %f1, [there];"),
+        ("setp.ne.u32 q, %r1, 0;", "@q ld.global.f32 %f1, [%rd1];"),
+        ("%LOOP:", "ld.global.f32 %f1, [%rd1]; setp.lt.u32 %p1, %r9, 4; @%p1 bra %LOOP;"),
+        (".loc 1 2 3 add.s64 %rd1, %rd1, 64;", "ld.global.f32 %f1, [%rd1];"),
+        ("tex.1d.v4.f32.s32 {%f1,%f1,%f1,%f1}|%p1, [a, {%r1}];", "@%p1 ld.global.f32 %f1, [%rd1];"),
+    ],
+)
+def test_a_prefetch_stays_behind_what_makes_its_address_and_guard(ahead: str, load: str) -> None:
+    entry = Entry.read(LONG.replace("AHEAD", ahead).replace("LOAD", load), "k")
+    assert entry.earliest(entry.accesses[0]) == (entry.text.index(ahead) + len(ahead), 8)
+
+
+ORDERING = [
+    "griddepcontrol.wait;",
+    "bar.sync 0;",
+    "barrier.cluster.wait.acquire;",
+    "fence.acq_rel.gpu;",
+    "membar.gl;",
+    "ld.acquire.gpu.global.u32 %r1, [%rd2];",
+    "ld.volatile.global.u32 %r1, [%rd2];",
+    "atom.acq_rel.gpu.global.add.u32 %r1, [%rd2], 1;",
+    "mbarrier.try_wait.parity.shared.b64 %p1, [%r1], 0;",
+    "cp.async.bulk.wait_group 0;",
+    "an.instruction.of.the.future;",
+]
+
+
+@pytest.mark.parametrize("ahead", ORDERING)
+def test_nothing_is_fetched_into_the_first_cache_ahead_of_what_orders_memory(ahead: str) -> None:
+    load = "ld.global.f32 %f1, [%rd1];"
+    entry = Entry.read(LONG.replace("AHEAD", ahead).replace("LOAD", load), "k")
+    assert entry.earliest(entry.accesses[0], ordered=True) == (entry.text.index(ahead) + len(ahead), 8)
+    free = entry.earliest(entry.accesses[0])
+    assert free is not None and free[0] < entry.text.index(ahead)
+    for level, place in (("L1", entry.text.index(ahead) + len(ahead)), ("L2", free[0])):
+        assert write(entry, [Prefetch(0, level)], 128)[place:].startswith(
+            f"\n\tprefetch.global.{level} [%rd1]"
+        )
+
+
+@pytest.mark.parametrize(
+    "plain", ["mul.wide.u32 %rd3, %r1, 4;", "ld.global.u32 %r1, [%rd2];", "st.shared.u32 [%r1], %r1;"]
+)
+def test_arithmetic_and_weak_accesses_order_nothing(plain: str) -> None:
+    load = "ld.global.f32 %f1, [%rd1];"
+    entry = Entry.read(LONG.replace("AHEAD", plain).replace("LOAD", load), "k")
+    access = entry.accesses[-2]
+    assert access.address == "%rd1" and entry.earliest(access) == entry.earliest(access, ordered=True)
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,20 @@ HINT = "L2::cache_hint"
 _BYTES = {f"{kind}{bits}": bits // 8 for kind in "bsuf" for bits in (8, 16, 32, 64)}
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"", re.DOTALL)
 _STATEMENT = re.compile(
-    r"\s*(?:(?P<line>\.(?:loc|file)\b[^\n]*)|(?P<brace>[{}])|(?P<label>[$\w%]+)\s*:(?!:)"
+    r"\s*(?:(?P<line>\.(?:loc|file)\b[^\n;]*(?=\n|$))|(?P<brace>[{}])|(?P<label>[$\w%]+)\s*:(?!:)"
     r"|(?P<code>(?P<guard>@!?\s*[%$\w]+\s+)?(?P<opcode>[.\w][\w.:]*)(?P<operands>[^;]*);))"
 )
-_REGISTER = re.compile(r"%[a-zA-Z_$][\w$]*")
+#: registers, with or without ``%``, and other names
+_REGISTER = re.compile(r"(?<![\w$%.:])[%a-zA-Z_$][\w$]*")
 _ENDS_BLOCK = ("bra", "brx", "call", "ret", "exit", "trap")
+#: instructions behind which a line fetched into the L1 ahead of them is as good as before, ...
+_ORDERS_NOTHING = re.compile(
+    "abs|addc?|and|bfe|bfi|bfind|bmsk|brev|clz|cnot|copysign|cos|createpolicy|cvta?|div|dp[24]a|ex2|fma|fns"
+    "|isspacep|lg2|lop3|mad(24|c)?|max|min|mov|mul(24)?|neg|not|or|popc|prmt|rcp|rem|rsqrt|sad|selp|setp?"
+    "|sh[flr]|shfl|sin|slct|sqrt|subc?|szext|tanh|testp|vote|xor"
+)
+#: ... and weak loads and stores by what follows ``ld`` and ``st``
+_WEAK = ("weak", "global", "shared", "shared::cta", "local", "const", "param")
 #: instructions through which addresses are followed
 _FOLLOWED = ("add", "sub", "mad", "mov", "cvta", "selp")
 
@@ -50,13 +59,19 @@ class Statement:
     @property
     def targets(self) -> set[str]:
         """Registers of its first operand, which it may write."""
-        text = self.operands.strip()
-        return _registers(text[: text.find("}") + 1] if text.startswith("{") else text.split(",", 1)[0])
+        first = re.match(r"\s*(?:\{[^}]*\}|[^,])*", self.operands)
+        return _registers(first[0] if first else "")
 
     @property
     def base(self) -> str:
         """The opcode without qualifiers."""
         return self.opcode.split(".")[0]
+
+    @property
+    def orders_nothing(self) -> bool:
+        """It surely makes no write of another block or kernel visible."""
+        weak = self.base in ("ld", "st") and self.opcode.split(".")[1:2] in ([kind] for kind in _WEAK)
+        return weak or _ORDERS_NOTHING.fullmatch(self.base) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +189,7 @@ class Entry:
     def targets(self) -> frozenset[str]:
         """Labels that branches name (others are those of line tables)."""
         branches = (s for s in self.statements if s.base in ("bra", "brx") or s.opcode == ".branchtargets")
-        named = {word for s in branches for word in re.findall(r"[$\w]+", s.operands)}
+        named = {word for s in branches for word in re.findall(r"[$%\w]+", s.operands)}
         return frozenset(s.opcode for s in self.statements if s.kind == "label" and s.opcode in named)
 
     @cached_property
@@ -218,8 +233,11 @@ class Entry:
         """The entry says how many threads a block has."""
         return bool({"maxntid", "reqntid"} & set(self.directives))
 
-    def earliest(self, access: Access) -> tuple[int, int] | None:
+    def earliest(self, access: Access, *, ordered: bool = False) -> tuple[int, int] | None:
         """Where an access's address and guard are first known in its own basic block.
+
+        Args:
+            ordered: behind everything that may make other blocks' or kernels' writes visible.
 
         Returns:
             (place in the text behind a statement, number of instructions from there to the access), or None
@@ -231,6 +249,7 @@ class Entry:
             if s.kind == "brace":
                 return None
             known = s.kind == "code" and (s.targets & needs or s.base in _ENDS_BLOCK)
+            known = known or (ordered and s.kind == "code" and not s.orders_nothing)
             if known or s.kind == "directive" or (s.kind == "label" and s.opcode in self.targets):
                 return s.end, between
             between += s.kind == "code"

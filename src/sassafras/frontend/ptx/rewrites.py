@@ -254,16 +254,19 @@ class L2Policy(OfAccess):
 class Prefetch(OfAccess):
     """``prefetch.global`` of a load's own address under its own guard, as early in its block as both are
     known. The load follows in the same block, so that the address is one that the kernel reads. (Not of
-    copies, which may be told to read no byte.)"""
+    copies, which may be told to read no byte.) Into the L1, which other blocks' writes do not reach, only
+    behind what makes such writes visible."""
 
     @classmethod
     def values(cls, entry: Entry, access: Access) -> tuple[str, ...]:
-        early = entry.earliest(access) if access.kind == "ld" else None
-        return PREFETCH_LEVELS if early is not None and early[1] >= PREFETCH_AHEAD else ()
+        if access.kind != "ld":
+            return ()
+        early = ((level, entry.earliest(access, ordered=level == "L1")) for level in PREFETCH_LEVELS)
+        return tuple(level for level, found in early if found is not None and found[1] >= PREFETCH_AHEAD)
 
     def edits(self, entry: Entry) -> Sequence[Edit]:
         access = entry.accesses[self.access]
-        early = entry.earliest(access)
+        early = entry.earliest(access, ordered=self.value == "L1")
         assert early is not None
         words = (
             entry.statements[access.at].guard,
