@@ -11,7 +11,7 @@ import pytest
 from sassafras import suite
 from sassafras.core import SassafrasError
 from sassafras.frontend.ptx.reader import Entry
-from sassafras.frontend.ptx.rewrites import Prefetch, write
+from sassafras.frontend.ptx.rewrites import NoUnroll, Prefetch, Registers, write
 from tests.frontend.ptx.compiled_ptx import LOOP, space
 
 ROOT = Path(__file__).parents[3]
@@ -195,6 +195,18 @@ def test_arithmetic_and_weak_accesses_order_nothing(plain: str) -> None:
     entry = Entry.read(LONG.replace("AHEAD", plain).replace("LOAD", load), "k")
     access = entry.accesses[-2]
     assert access.address == "%rd1" and entry.earliest(access) == entry.earliest(access, ordered=True)
+
+
+def test_directives_of_an_entry_may_hold_strings_and_any_number() -> None:
+    text = LONG.replace("AHEAD", "").replace("LOAD", "")
+    head = '.maxntid 0x80, 1, 1\n.pragma "nounroll";\n.maxnreg 0x40\n{'
+    entry = Entry.read(text.replace("{\n  .reg", head + "\n  .reg", 1), "k")
+    assert entry.bounded and [entry.text[a:b] for a, b in entry.directives.values()] == [
+        ".maxntid 0x80, 1, 1", ".pragma", ".maxnreg 0x40",
+    ]  # fmt: skip
+    assert ".maxnreg 32\n{" in write(entry, [Registers("maxnreg", 32)], 128)
+    once = write(entry, [NoUnroll(-1)], 128)
+    assert len(Entry.read(once, "k").statements) == len(entry.statements)
 
 
 @pytest.mark.parametrize(

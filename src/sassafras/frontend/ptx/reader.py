@@ -139,7 +139,8 @@ class Entry:
         """
         plain = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
         version = re.search(r"^\s*\.version\s+((\d+)\.(\d+))", plain, re.MULTILINE)
-        found = re.search(rf"\.entry\s+{re.escape(name)}(?![\w$])\s*(?:\([^)]*\))?([^{{;]*)\{{", plain)
+        head = rf"\.entry\s+{re.escape(name)}(?![\w$])\s*(?:\([^)]*\))?"
+        found = re.search(head + r"([^{;]*(?:\.pragma\b[^{;]*;[^{;]*)*)\{", plain)
         if version is None or found is None:
             what = (
                 "this is no PTX: it has no .version" if version is None else f"no entry {name!r} in the PTX"
@@ -147,7 +148,7 @@ class Entry:
             raise SassafrasError(what, where=name)
         directives = {
             m[1]: (found.start(1) + m.start(), found.start(1) + m.end())
-            for m in re.finditer(r"\.(\w+)(?:\s+\d+(?:\s*,\s*\d+)*)?", found[1])
+            for m in re.finditer(r"\.(\w+)(?:\s+\d\w*(?:\s*,\s*\d\w*)*)?", found[1])
         }
         depth, at = 1, found.end()
         for brace in re.finditer(r"[{}]", plain[at:]):
