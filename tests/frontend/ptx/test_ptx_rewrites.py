@@ -129,6 +129,27 @@ def test_an_entry_gets_its_name_back(release: str) -> None:
         names.restore(made.kernel.cubin, own, "other")
 
 
+@pytest.mark.parametrize("name", ["add", "ret", "bra", "loop2"])
+def test_an_entry_may_be_called_as_an_instruction_is(name: str) -> None:
+    made = LOOP.replace("LIMIT", "%r1").replace("entry loop", f"entry\n{name}")
+    text = write(Entry.read(made, name), [EntryName("k_")], 128)
+    assert re.sub(rf"entry\s+k_{name}", "entry loop", text) == LOOP.replace("LIMIT", "%r1")
+    tool = next(iter(releases().values()))
+    back = Cubin.parse(names.restore(assemble(text, "sm_90a", tool), f"k_{name}", name))
+    assert back.entries[name].text.data == Cubin.parse(assemble(made, "sm_90a", tool)).entries[name].text.data
+
+
+def test_where_an_entry_is_named_it_gets_its_other_name_too() -> None:
+    made = LOOP.replace("LIMIT", "%r1").replace("entry loop", "entry mov")
+    made = made.replace("mov.u32 %r2, 0;", "mov.u32 %r2, 0; mov.u64 %rd2, mov; st.global.u64 [%rd1], %rd2;")
+    made = made.replace(".visible", ".visible .entry mov(.param .u64 a, .param .u32 n); .visible", 1)
+    made += ".global .u64 t[1] = { mov};\n"
+    text = write(Entry.read(made, "mov"), [EntryName("k_")], 128)
+    assert text.replace("k_mov", "mov") == made and text.count("k_mov") == 4
+    assert text.count(" mov.u32") == 1 and "mov.u64 %rd2, k_mov;" in text and "{ k_mov}" in text
+    assert assemble(text, "sm_90a", next(iter(releases().values())))
+
+
 def test_ptxas_looks_at_the_name() -> None:
     # (why names are in the space)
     assert print_of("cross_entropy", EntryName("cutlass_")) != print_of("cross_entropy")

@@ -85,8 +85,9 @@ class EntryName(Rewrite):
         return "the name is in the PTX already" if self.prefix + entry.name in entry.plain else ""
 
     def edits(self, entry: Entry) -> Sequence[Edit]:
-        own = re.compile(rf"(?<![\w$%.]){re.escape(entry.name)}(?![\w$])")
-        return [(m.start(), m.end(), 0, self.prefix + entry.name) for m in own.finditer(entry.plain)]
+        own = re.compile(rf"(?P<made>\.entry\s+)?(?<![\w$%.])(?P<name>{re.escape(entry.name)})(?![\w$])")
+        found = [m for m in own.finditer(entry.plain) if m["made"] or not _begins(entry.plain, m.start())]
+        return [(*m.span("name"), 0, self.prefix + entry.name) for m in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +352,12 @@ def redistributes(entry: Entry) -> str:
     """Why registers must stay as they are; empty where they need not."""
     found = any(s.opcode.startswith("setmaxnreg") for s in entry.statements)
     return "the kernel redistributes its registers (setmaxnreg)" if found else ""
+
+
+def _begins(plain: str, at: int) -> bool:
+    """A statement begins here, with or without a guard: what stands here is an opcode, if no label."""
+    before = re.compile(r"(?:^|[;:}\n]|[^=\s]\s*\{)[ \t]*(?:@\s*!?\s*[%$\w]+\s+)?$")
+    return before.search(plain[max(0, at - 200) : at]) is not None
 
 
 def _directive(entry: Entry, name: str, text: str) -> Edit:
