@@ -18,10 +18,16 @@ from sassafras.core import (
     UnsupportedArch,
     WorkloadError,
 )
+from sassafras.cuda.compile import ptxas_flags_of_nvrtc
 from sassafras.frontend import cubin as cubin_frontend
+from sassafras.frontend import ptx
 from sassafras.frontend.cuda import workload
+from sassafras.frontend.ptx.rewrites import Cache
+from sassafras.frontend.ptxas_options import PtxasOptions
+from sassafras.sass.tools import find
 from sassafras.targets import load
 from sassafras.targets.load import variants
+from tests.frontend.ptx.compiled_ptx import code
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SOURCE = """
@@ -74,6 +80,71 @@ def test_arguments_that_do_not_fit_are_named() -> None:
     swapped = case(args={"y": 1, "n": Buffer("fp32", (1,)), "a": 1.0, "s": 2.5, "i": 1})
     with pytest.raises(WorkloadError, match=r"'s' takes 2 bytes, which the float 2\.5 cannot fill"):
         workload(SOURCE, [swapped], threads=1, entry="mixed").build(swapped, "sm_90a")
+
+
+SUM = """extern "C" __global__ void k(float* y, const float* x) {
+  float p, q;
+  asm("mul.f32 %0, %1, %2;" : "=f"(p) : "f"(x[0]), "f"(x[1]));
+  asm("add.f32 %0, %1, %2;" : "=f"(q) : "f"(p), "f"(x[2]));
+  y[0] = q;
+}
+"""
+
+
+@needs_nvcc
+def test_flags_for_ptxas_hold_wherever_it_is_run() -> None:
+    item = case(args={"y": Buffer("fp32", (1,), role="out"), "x": Buffer("fp32", (3,))}, constants={})
+    own = str(find("nvcc").path.with_name("ptxas"))
+
+    def contracted(*flags: str) -> list[bool]:
+        made = workload(SUM, [item], threads=32, flags=flags)
+        space = ptx.of(made, item, "sm_90a", [own])
+        rewritten = space.apply(space.start(), ptx.PtxMove("entry name", 2))
+        kernels = [
+            made.build(item, "sm_90a"),
+            made.build(item, "sm_90a", ptxas=own),
+            space.build(rewritten).kernel,
+        ]
+        return [any("FFMA" in text for text in code(kernel.cubin, "k")) for kernel in kernels]
+
+    assert contracted() == [True] * 3
+    assert contracted("-fmad=false") == contracted("-Xptxas", "--fmad=false") == [False] * 3
+    made = workload(
+        SUM, [item], threads=32, flags=("-lineinfo", "-maxrregcount", "32", "-Xptxas=-O1,-dlcm=cg")
+    )
+    flags = made.build.ptxas_flags(item, "sm_90a")  # type: ignore[attr-defined]
+    assert {"-maxrregcount=32", "--generate-line-info", "-O1", "-dlcm=cg"} == set(flags)
+    with pytest.raises(CompileError, match="Unknown option '--no-such'"):
+        workload(SUM, [item], threads=32, flags=("--no-such",)).build.ptxas_flags(item, "sm_90a")  # type: ignore[attr-defined]
+
+
+def test_nvrtcs_options_for_ptxas_are_told_from_others() -> None:
+    given = [
+        "--fmad=false",
+        "-DN=3",
+        "--maxrregcount=32",
+        "-lineinfo",
+        "--ptxas-options=-O1,-v",
+        "-std=c++17",
+        "--fmad true",
+    ]
+    flags = ("--fmad=false", "--maxrregcount=32", "-lineinfo", "-O1", "-v", "--fmad=true")
+    assert ptxas_flags_of_nvrtc(given) == flags
+
+
+@needs_nvcc
+def test_cache_operators_that_a_user_chose_for_all_accesses_stay() -> None:
+    item = case(args={"y": Buffer("fp32", (1,), role="out"), "x": Buffer("fp32", (3,))}, constants={})
+    for flags, free in (
+        ((), True),
+        (("-Xptxas", "-dlcm=cg"), False),
+        (("-Xptxas=--def-load-cache=cg",), False),
+    ):
+        space = ptx.of(workload(SUM, [item], threads=32, flags=flags), item, "sm_90a")
+        assert ("load_cache" in space.axes, "access 0 Cache" in space.axes) == (free, free)
+        assert "access 0 L2Policy" in space.axes
+        for state in (ptx.PtxState(PtxasOptions(load_cache="ca")), ptx.PtxState(rewrites=(Cache(0, "ca"),))):
+            assert ("may rely on them" in space.refusal(state)) is not free
 
 
 @needs_nvcc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -95,3 +96,40 @@ def with_nvcc(
             message = (done.stderr or done.stdout).replace(str(file), name).strip()
             raise CompileError(f"nvcc refused the source:\n{message}", where=where)
         return output.read_bytes()
+
+
+def ptxas_flags_of_nvcc(nvcc: str, options: Sequence[str], *, where: str) -> tuple[str, ...]:
+    """What nvcc adds to its call of ptxas for these options: all but files and architecture.
+
+    Raises:
+        CompileError: nvcc refuses the options, or does not say how it calls ptxas.
+    """
+    with tempfile.TemporaryDirectory(prefix="sassafras-") as scratch:
+        file = Path(scratch, "kernel.cu")
+        file.touch()
+        command = [nvcc, "-cubin", "--dryrun", *options, str(file), "-o", str(Path(scratch, "kernel.out"))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for line in done.stderr.splitlines():
+        words = shlex.split(line[2:]) if line.startswith("#$ ") and "ptxas" in line else []
+        if words and Path(words[0]).name == "ptxas":
+            words[words.index("-o") : words.index("-o") + 2] = []
+            names = ("-arch=", "--gpu-name=", "-m64")
+            return tuple(w for w in words[1:] if not w.startswith(names) and not w.endswith(".ptx"))
+    raise CompileError(f"nvcc does not say how it calls ptxas: {done.stderr.strip()[-300:]}", where=where)
+
+
+def ptxas_flags_of_nvrtc(options: Sequence[str]) -> tuple[str, ...]:
+    """Those of NVRTC's options that are ptxas's too, and what ``--ptxas-options`` holds."""
+    flags: list[str] = []
+    words = [word for option in options for word in option.replace("=", " ", 1).split()]
+    for word, value in zip(words, [*words[1:], ""], strict=True):
+        name = word.lstrip("-") if word.startswith("-") else ""
+        if name in ("fmad", "maxrregcount"):
+            flags.append(f"--{name}={value}")
+        elif name in ("ptxas-options", "Xptxas"):
+            flags += value.split(",")
+        elif name in ("device-debug", "G"):
+            flags.append("-g")
+        elif name in ("generate-line-info", "lineinfo"):
+            flags.append("-lineinfo")
+    return tuple(flags)

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from sassafras.core import Case, Kernel, Tolerance, ToolMissing, Workload, WorkloadError
 from sassafras.core.workload import Reference
-from sassafras.cuda.compile import with_nvcc, with_nvrtc
-from sassafras.sass.tools import find
+from sassafras.cuda.compile import ptxas_flags_of_nvcc, ptxas_flags_of_nvrtc, with_nvcc, with_nvrtc
+from sassafras.sass.tools import Tool, find
 
 from ._ptxas import assemble, ptxas_version
 from .cubin import kernel_of
@@ -79,6 +79,10 @@ class CudaBuilder:
         """The PTX of a case. Raises as `__call__` does."""
         return _output(self.compiler, self._source(case, arch), ptx=True)[0].decode().strip("\0 ")
 
+    def ptxas_flags(self, case: Case, arch: str) -> tuple[str, ...]:
+        """The flags that the compiler gives its own ptxas for this case. Raises as `__call__` does."""
+        return ptxas_flags(self.compiler, self._source(case, arch))
+
     def _source(self, case: Case, arch: str) -> CudaSource:
         macros = (f"-D{name}={_macro(value)}" for name, value in case.constants.items())
         flags = (*self.flags, *case.options.get("flags", ()), *macros)
@@ -141,7 +145,7 @@ def workload(
 
 @functools.lru_cache(maxsize=256)
 def compile_source(compiler: Compiler, source: CudaSource, ptxas: str | None) -> tuple[bytes, str]:
-    """The cubin and the compiler's release. With another ptxas: the compiler's PTX through that.
+    """The cubin and the compiler's release. With another ptxas: the compiler's PTX and flags through that.
 
     Raises:
         CompileError: the compiler's message.
@@ -149,28 +153,42 @@ def compile_source(compiler: Compiler, source: CudaSource, ptxas: str | None) ->
     """
     output, version = _output(compiler, source, ptx=bool(ptxas))
     if ptxas:
-        output = assemble(output.decode().strip("\0 "), source.arch, ptxas, where=source.where)
+        text, flags = output.decode().strip("\0 "), ptxas_flags(compiler, source)
+        output = assemble(text, source.arch, ptxas, flags=flags, where=source.where)
     return output, version
+
+
+@functools.lru_cache(maxsize=256)
+def ptxas_flags(compiler: Compiler, source: CudaSource) -> tuple[str, ...]:
+    """The flags with which the compiler has ptxas assemble this source. Raises as `compile_source` does."""
+    if compiler == "nvrtc":
+        return ptxas_flags_of_nvrtc(source.flags)
+    return ptxas_flags_of_nvcc(str(_nvcc().path), _options(source), where=source.where)
 
 
 @functools.lru_cache(maxsize=256)
 def _output(compiler: Compiler, source: CudaSource, *, ptx: bool) -> tuple[bytes, str]:
     """PTX or a cubin, and the compiler's release."""
-    options = [
-        f"--gpu-architecture={source.arch}",
-        *([f"-I{source.folder}"] if source.folder else []),
-        *source.flags,
-    ]
+    options = _options(source)
     if compiler == "nvrtc":
         return with_nvrtc(source.text, options, where=source.where, ptx=ptx)
+    nvcc = _nvcc()
+    return with_nvcc(str(nvcc.path), source.text, options, where=source.where, ptx=ptx), nvcc.version
+
+
+def _options(source: CudaSource) -> list[str]:
+    include = [f"-I{source.folder}"] if source.folder else []
+    return [f"--gpu-architecture={source.arch}", *include, *source.flags]
+
+
+def _nvcc() -> Tool:
     try:
-        nvcc = find("nvcc")
+        return find("nvcc")
     except ToolMissing as error:
         raise ToolMissing(
             "nvcc was not found",
             hint="install a CUDA toolkit, or in the checkout: pip install -e '.[cuda-source]'",
         ) from error
-    return with_nvcc(str(nvcc.path), source.text, options, where=source.where, ptx=ptx), nvcc.version
 
 
 def _macro(value: Any) -> str:

@@ -37,10 +37,12 @@ from . import names
 from .axes import Axis, option_axes, rewrite_axes
 from .outputs import fingerprint, not_launched, release_of
 from .reader import Entry
-from .rewrites import EntryName, Rewrite, from_json, redistributes, refusal, write
+from .rewrites import Cache, EntryName, Rewrite, from_json, redistributes, refusal, write
 
 #: draws of a move whose state is not refused at once
 _DRAWS = 32
+#: flags by which a user chooses the cache operators of a whole kernel
+_OPERATORS = re.compile(r"--?(def|force)-(load|store)-cache\b|--?[df][ls]cm\b")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,13 +118,15 @@ class PtxSpace:
         #: option with a file -> the file's digest
         self.controls = {each: controls_digest(each) for each in controls}
         newest = max(map(_release, self.tools))
+        self._operators_given = any(_OPERATORS.match(flag) for flag in flags)
+        fixed = ("load_cache", "store_cache", " Cache") if self._operators_given else ()
         self.axes = {
             one.name: one
             for one in (
                 *option_axes(tuple(self.tools.values()), kernel.threads, tuple(self.controls)),
                 *rewrite_axes(self.entry, kernel.threads, kernel.shared_bytes, newest),
             )
-            if len(one.choices) > 1
+            if len(one.choices) > 1 and not one.name.endswith(fixed)
         }
         self._built: dict[PtxState, Candidate | str] = {}
         self._ready: dict[PtxState, Candidate | str] = {}
@@ -247,6 +251,9 @@ class PtxSpace:
         version = self.version(state.options)
         if not state.options.ptxas and not self._own_path and state != PtxState():
             return f"the frontend's own ptxas {version} was not found: pass its path in tools"
+        operators = state.options.load_cache or state.options.store_cache
+        if self._operators_given and (operators or any(isinstance(one, Cache) for one in state.rewrites)):
+            return "the kernel's flags name its cache operators, and it may rely on them"
         if state.options.max_registers is not None and (why := redistributes(self.entry)):
             return why
         if why := refusal(self.entry, state.rewrites, self.kernel.threads):
