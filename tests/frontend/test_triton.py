@@ -154,6 +154,33 @@ def test_another_ptxas_assembles_the_same_ptx() -> None:
     assert again.meta["ptx_hash"] == original.meta["ptx_hash"]
 
 
+FACTOR = tl.constexpr(3)
+
+
+@triton.jit
+def times_factor(value):
+    return value * FACTOR
+
+
+@triton.jit
+def global_kernel(y):
+    tl.store(y, times_factor(tl.load(y)))
+
+
+def test_a_global_that_has_changed_since_the_kernel_was_compiled_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    item = Case("c", (1, 1, 1), {"y": Buffer("i32", (1,), role="inout")})
+    build = workload(global_kernel, [item]).build
+    before = build(item, "sm_90a")
+    monkeypatch.setitem(globals(), "FACTOR", tl.constexpr(5))
+    for again in (build, workload(global_kernel, [item]).build):
+        with pytest.raises(WorkloadError, match=r"'FACTOR' has changed from .*3.* to .*5"):
+            again(item, "sm_90a")
+    monkeypatch.undo()
+    assert build(item, "sm_90a").digest == before.digest
+
+
 def test_heuristics_are_honoured_and_autotune_is_unwrapped() -> None:
     @triton.autotune(configs=[triton.Config({}, num_warps=4)], key=["n"])
     @triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})

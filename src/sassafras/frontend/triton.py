@@ -31,6 +31,7 @@ from sassafras.core import WorkloadError as _WorkloadError
 from sassafras.core.errors import reason
 from sassafras.core.workload import Reference
 
+from ._globals import changed
 from ._ptxas import assemble, ptxas_version
 from .captured.values import plain
 
@@ -154,6 +155,9 @@ class TritonBuilder:
             raise UnsupportedArch(f"unknown architecture {arch!r}", hint="one of " + ", ".join(ARCHES))
         where, target = self._where(case), _target(ARCHES[arch])
         bound = self._bind(case, target, where)
+        if problem := changed(self.kernel):
+            hint = "define the kernel again, or make it a tl.constexpr parameter"
+            raise _WorkloadError(problem, where=where, hint=hint)
         return bound, _compile(self.kernel, *bound[:4], target, where)
 
     def _where(self, case: Case) -> str:
