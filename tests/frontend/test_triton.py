@@ -154,6 +154,18 @@ def test_another_ptxas_assembles_the_same_ptx() -> None:
     assert again.meta["ptx_hash"] == original.meta["ptx_hash"]
 
 
+def test_another_ptxas_optimises_as_little_as_tritons_is_told_to() -> None:
+    item = case(64)
+    build = workload(scale_kernel, [item]).build
+    tool = str(find("ptxas").path)
+    with triton.knobs.nvidia.scope():
+        triton.knobs.nvidia.disable_ptxas_opt = True
+        debugged = build(item, "sm_90a"), build(item, "sm_90a", ptxas=tool)
+    plain = build(item, "sm_90a")
+    sizes = [Cubin.parse(k.cubin).entries[k.name].text.size for k in (*debugged, plain)]
+    assert sizes[0] == sizes[1] > sizes[2]
+
+
 FACTOR = tl.constexpr(3)
 
 

@@ -415,11 +415,11 @@ def _ptxas_flags(options: Any) -> list[str]:
     """The flags of Triton's own ptxas call (3.6.0, `make_cubin`), so that only the program differs."""
     from triton import knobs
 
-    flags = ["-lineinfo", "-suppress-debug-info"] if knobs.compilation.disable_line_info else ["-lineinfo"]
-    if not options.enable_fp_fusion:
-        flags.append("--fmad=false")
+    slow, no_lines = knobs.nvidia.disable_ptxas_opt, knobs.compilation.disable_line_info
+    flags = ["-lineinfo", "-suppress-debug-info"] if no_lines else ["-g" if slow else "-lineinfo"]
+    flags += [] if options.enable_fp_fusion else ["--fmad=false"]
     extra = getattr(options, "ptx_options", None)
-    return flags + (extra.split(" ") if extra else [])
+    return flags + (["--opt-level", "0"] if slow else []) + (extra.split(" ") if extra else [])
 
 
 def bundled_ptxas(capability: int) -> str:
