@@ -72,6 +72,32 @@ def test_entries_are_found_by_plain_name_or_named_when_ambiguous() -> None:
         workload(SOURCE, [item], threads=1, entry="absent").build(item, "sm_90a")
 
 
+NAMES = """
+template <int N> struct use_ { float v[N]; };
+namespace deep { namespace er { template <class T> __global__ void of(T* y, use_<3> z) { *y = z.v[0]; } } }
+template __global__ void deep::er::of<float>(float*, use_<3>);
+namespace { __global__ void hidden(float* y) { *y = 1; } }
+static __global__ void here(float* y) { *y = 2; }
+__global__ void use(float* y) { *y = 3; }
+__global__ void reuse_some_kernel(float* y) { *y = 4; }
+void both() { hidden<<<1, 1>>>(nullptr); here<<<1, 1>>>(nullptr); }
+"""
+
+
+@needs_nvcc
+def test_a_plain_name_is_the_whole_name_of_one_kernel() -> None:
+    item = case(args={"y": Buffer("fp32", (1,), role="out")}, constants={})
+    for name, mangled in (("use", "_Z3usePf"), ("here", "_Z4herePf"), ("hidden", "6hiddenEPf")):
+        assert workload(NAMES, [item], threads=1, entry=name).build(item, "sm_90a").name.endswith(mangled)
+    other = case(args={"y": Buffer("fp32", (1,), role="out"), "z": 1}, constants={})
+    with pytest.raises(WorkloadError, match="'z' takes 12 bytes"):
+        workload(NAMES, [other], threads=1, entry="of").build(other, "sm_90a")
+    start = "__global__ void start_kernel(float* y) { *y = 4; }\n"  # (_Z12start_kernelPf holds "2st")
+    for part in ("st", "kernel", "er", "Pf", "f"):
+        with pytest.raises(WorkloadError, match=f"no single kernel '{part}'"):
+            workload(start + NAMES, [item], threads=1, entry=part).build(item, "sm_90a")
+
+
 @needs_nvcc
 def test_arguments_that_do_not_fit_are_named() -> None:
     short = case(args={"y": Buffer("fp32", (1,), role="out")})

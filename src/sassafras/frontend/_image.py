@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 
@@ -29,11 +30,21 @@ def find_entry(cubin: Cubin, name: str | None, where: str) -> Entry:
     elif name in cubin.entries:
         found = [name]
     else:
-        found = [n for n in names if n.startswith("_Z") and f"{len(name)}{name}" in n]
+        found = [n for n in names if _plain(n) == name]
     if len(found) != 1:
         what = f"the cubin has {len(names)} kernels" if name is None else f"no single kernel {name!r}"
         raise WorkloadError(what, where=where, hint="set entry to one of " + ", ".join(sorted(names)))
     return cubin.entries[found[0]]
+
+
+def _plain(mangled: str) -> str:
+    """A function's own name in its mangled one, without namespaces, template's and other arguments."""
+    found = re.match(r"_Z(N?)", mangled)
+    own, at = "", found.end() if found else len(mangled)
+    while (length := re.compile(r"L?(\d+)").match(mangled, at)) and (not own or (found and found[1])):
+        own = mangled[length.end() : length.end() + int(length[1])]
+        at = length.end() + len(own)
+    return own
 
 
 def parameter_sizes(entry: Entry) -> list[int]:
