@@ -99,6 +99,24 @@ def test_a_plain_name_is_the_whole_name_of_one_kernel() -> None:
 
 
 @needs_nvcc
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"threads": 0}, "threads must be a whole number from 1 to 1024, got 0"),
+        ({"threads": 1025}, "threads must be .* got 1025"),
+        ({"threads": True}, "threads must be .* got True"),
+        ({"shared_bytes": -1}, "shared_bytes must be a whole number from 0 to 232448, got -1"),
+        ({"shared_bytes": 1 << 20}, "shared_bytes must be .* got 1048576"),
+        ({"flags": ("-dryrun",)}, "compiled nothing"),
+    ],
+)
+def test_a_block_that_cannot_be_launched_is_named(options: dict[str, object], what: str) -> None:
+    item = case(args={"y": Buffer("fp32", (1,), role="out"), "x": Buffer("fp32", (3,))}, options=options)
+    with pytest.raises(SassafrasError, match=what):
+        workload(SUM, [item], threads=32).build(item, "sm_90a")
+
+
+@needs_nvcc
 def test_arguments_that_do_not_fit_are_named() -> None:
     short = case(args={"y": Buffer("fp32", (1,), role="out")})
     with pytest.raises(WorkloadError, match="takes 5 parameters, the case gives 1"):
@@ -139,6 +157,8 @@ def test_flags_for_ptxas_hold_wherever_it_is_run() -> None:
         SUM, [item], threads=32, flags=("-lineinfo", "-maxrregcount", "32", "-Xptxas=-O1,-dlcm=cg")
     )
     flags = made.build.ptxas_flags(item, "sm_90a")  # type: ignore[attr-defined]
+    several = workload(SUM, [item], threads=32, flags=("--threads", "2", "-fmad=false"))
+    assert several.build.ptxas_flags(item, "sm_90a") == ("--fmad", "false")  # type: ignore[attr-defined]
     assert {"-maxrregcount=32", "--generate-line-info", "-O1", "-dlcm=cg"} == set(flags)
     with pytest.raises(CompileError, match="Unknown option '--no-such'"):
         workload(SUM, [item], threads=32, flags=("--no-such",)).build.ptxas_flags(item, "sm_90a")  # type: ignore[attr-defined]

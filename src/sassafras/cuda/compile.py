@@ -95,6 +95,8 @@ def with_nvcc(
         if done.returncode != 0:
             message = (done.stderr or done.stdout).replace(str(file), name).strip()
             raise CompileError(f"nvcc refused the source:\n{message}", where=where)
+        if not output.is_file():
+            raise CompileError("nvcc ran and compiled nothing: see the flags", where=where)
         return output.read_bytes()
 
 
@@ -112,6 +114,7 @@ def ptxas_flags_of_nvcc(nvcc: str, options: Sequence[str], *, where: str) -> tup
     for line in done.stderr.splitlines():
         words = shlex.split(line[2:]) if line.startswith("#$ ") and "ptxas" in line else []
         if words and Path(words[0]).name == "ptxas":
+            words = words[: words.index(">")] if ">" in words else words  # of nvcc --threads
             words[words.index("-o") : words.index("-o") + 2] = []
             names = ("-arch=", "--gpu-name=", "-m64")
             return tuple(w for w in words[1:] if not w.startswith(names) and not w.endswith(".ptx"))

@@ -14,6 +14,8 @@ from sassafras.sass.eiattr import KPARAM_INFO
 
 _CTA_PER_CLUSTER = 0x3D
 _TENSOR_MAP_BYTES = 128
+#: threads a block and bytes of shared memory of a block, at most (sm_80 to sm_120)
+MOST_THREADS, MOST_SHARED = 1024, 232_448
 _WHOLE = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 _REAL = {4: "fp32", 8: "fp64"}
 
@@ -118,13 +120,15 @@ def typed_parameters(
     return tuple(typed)
 
 
-def positive_option(case: Case, name: str, default: int | None, where: str) -> int:
+def whole_option(case: Case, name: str, default: int | None, where: str, least: int, most: int) -> int:
     """A whole number from the case's options, or the workload's default.
 
     Raises:
-        WorkloadError: neither gives one, or it is negative or no whole number.
+        WorkloadError: neither gives one, or it is out of bounds or no whole number.
     """
     value = case.options.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise WorkloadError(f"{name} must be a whole number, got {value!r}", where=where)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise WorkloadError(
+            f"{name} must be a whole number from {least} to {most}, got {value!r}", where=where
+        )
     return value

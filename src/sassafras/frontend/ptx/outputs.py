@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sassafras.core import CompileError, Kernel, SassafrasError
+from sassafras.frontend._image import MOST_SHARED
 from sassafras.frontend._ptxas import assemble, ptxas_version
 from sassafras.sass import Cubin
-
-#: bytes of shared memory that a block may have (sm_90)
-_MOST_SHARED = 232448
 
 
 def fingerprint(cubin: bytes) -> str:
@@ -38,7 +36,7 @@ def not_launched(cubin: bytes, kernel: Kernel) -> str:
     if -(-registers // 8) * 8 * 32 * -(-warps // 4) * 4 > 65536:
         return f"{registers} registers a thread are too many for {kernel.threads} threads a block"
     static = sum(s.size for s in parsed.sections if s.name == f".nv.shared.{kernel.name}")
-    if static + kernel.shared_bytes > _MOST_SHARED:
+    if static + kernel.shared_bytes > MOST_SHARED:
         return f"{static + kernel.shared_bytes} bytes of shared memory are too many for a block"
     return ""
 
