@@ -176,6 +176,21 @@ def test_registers_that_a_kernel_redistributes_stay() -> None:
     assert "setmaxnreg" in other.refusal(PtxState(PtxasOptions(max_registers=32)))
 
 
+def test_a_limit_of_registers_is_an_option_only_where_ptxas_looks_at_it() -> None:
+    made, tool = space("gemv_int4"), [releases()[min(releases())]]
+    unbound = made.ptx.replace(".reqntid 128", "")
+    moving = unbound.replace("\tret;", "\tsetmaxnreg.dec.sync.aligned.u32 24;\n\tret;")
+    free, moved = (ptx.PtxSpace(made.kernel, text, tool, made.base_flags) for text in (unbound, moving))
+    assert made.entry.bounded and not free.entry.bounded
+    assert ["max_registers" in one.axes for one in (made, free, moved)] == [False, True, False]
+
+    def used(one: ptx.PtxSpace) -> int:
+        built = one.build(PtxState(PtxasOptions(max_registers=40))).kernel
+        return Cubin.parse(built.cubin).entries[built.name].registers
+
+    assert used(free) <= 40 < used(made) == Cubin.parse(made.kernel.cubin).entries[made.kernel.name].registers
+
+
 def test_a_file_of_the_user_is_handed_on(tmp_path: Path) -> None:
     file = tmp_path / "user.options"  # (ptxas reads options from it: an effect that can be seen)
     file.write_text("--opt-level=1")

@@ -38,9 +38,13 @@ class Axis:
     slots: frozenset[tuple[str, int]] = frozenset()
 
 
-def option_axes(tools: Sequence[str], threads: int, controls: Sequence[str]) -> list[Axis]:
-    """Releases and options of ptxas; `tools` begins with the frontend's own."""
-    limits = tuple(n for n in CHOICES["max_registers"] if n <= rw.registers_at_launch(threads))
+def option_axes(entry: Entry, tools: Sequence[str], threads: int, controls: Sequence[str]) -> list[Axis]:
+    """Releases and options of ptxas; `tools` begins with the frontend's own.
+
+    ptxas ignores ``--maxrregcount`` where the entry bounds its block.
+    """
+    most = 0 if entry.bounded or rw.redistributes(entry) else rw.registers_at_launch(threads)
+    limits = tuple(n for n in CHOICES["max_registers"] if n <= most)
     values = {**CHOICES, "max_registers": limits, "controls": tuple(controls)}
     axes = [Axis("ptxas", "release", tuple(tools), "ptxas")]
     return axes + [Axis(name, "options", (None, *v), name) for name, v in values.items()]

@@ -123,7 +123,7 @@ class PtxSpace:
         self.axes = {
             one.name: one
             for one in (
-                *option_axes(tuple(self.tools.values()), kernel.threads, tuple(self.controls)),
+                *option_axes(self.entry, tuple(self.tools.values()), kernel.threads, tuple(self.controls)),
                 *rewrite_axes(self.entry, kernel.threads, kernel.shared_bytes, newest),
             )
             if len(one.choices) > 1 and not one.name.endswith(fixed)
