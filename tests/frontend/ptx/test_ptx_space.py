@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -210,6 +211,20 @@ def test_a_file_of_the_user_is_handed_on(tmp_path: Path) -> None:
     for wrong, what in ((f"--controls={tmp_path}/no", "No such file"), ("--controls", "no option of ptxas")):
         with pytest.raises(SassafrasError, match=what):
             ptx.of(workload, workload.case(), "sm_90a", tool, [wrong])
+
+
+def test_a_release_that_is_older_than_the_ptx_is_not_tried() -> None:
+    needs_cuda_13()
+    made = space("kv_append")
+    kernel = dataclasses.replace(
+        made.kernel, meta={**made.kernel.meta, "ptxas": made.version(PtxasOptions(releases()["13"]))}
+    )
+    newer = made.ptx.replace(".version 8.7", ".version 9.0")
+    for text, majors in ((made.ptx, {"12", "13"}), (newer, {"13"})):
+        tried = {version.split(".")[0] for version in ptx.PtxSpace(kernel, text, None, made.base_flags).tools}
+        assert tried >= {"13"} and ("12" in tried) == ("12" in majors & set(releases()))
+    asked = ptx.PtxSpace(kernel, newer, [releases()["12"]]) if "12" in releases() else None
+    assert asked is None or any("12." in version for version in asked.tools), "who names one hears why not"
 
 
 def test_releases_differ() -> None:

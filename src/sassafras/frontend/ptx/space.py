@@ -88,7 +88,7 @@ class PtxSpace:
     Args:
         kernel: what the frontend itself makes of it, the start of the space, byte for byte.
         ptx: the text.
-        tools: other ptxas programs; None: every one that `sass.tools` finds and `installed` knows.
+        tools: other ptxas programs; None: all on this machine, but those that are older than the PTX.
         flags: the frontend's own flags, kept in front.
         controls: options of the user's with a file each, ``--OPTION=FILE`` (`PtxasOptions.controls`).
 
@@ -110,7 +110,10 @@ class PtxSpace:
         own = str(kernel.meta.get("ptxas", ""))
         versions: dict[str, str] = {}
         for path in [str(t) for t in tools] if tools is not None else available():
-            versions.setdefault(ptxas_version(path), path)
+            version = ptxas_version(path)
+            # CUDA 12 reads PTX 8, CUDA 13 PTX 9
+            if tools is not None or version == own or _release(version)[0] >= self.entry.version[0] + 4:
+                versions.setdefault(version, path)
         self.own_version = own
         #: version -> program; the frontend's own is the empty string
         self.tools = {own: "", **{v: p for v, p in sorted(versions.items()) if v != own}}
