@@ -220,6 +220,17 @@ def test_everything_together_is_assembled(name: str) -> None:
     assert print_of(name, *rewrites) != print_of(name)
 
 
+@pytest.mark.parametrize(
+    "rewrite",
+    [Cache(0, "L1::evict_last"), PrefetchSize(0, "L2::256B"), L2Policy(0, "evict_first"), Cache(1, "cs")],
+)
+def test_ptx_that_is_too_old_for_a_qualifier_gets_a_newer_version(rewrite: Rewrite) -> None:
+    old = LOOP.replace("LIMIT", "%r1").replace(".version 8.7", ".version 7.0").replace("sm_90a", "sm_80")
+    text = write(Entry.read(old, "loop"), [rewrite], 128)
+    assert ".version 7.4" in text and assemble(text, "sm_80", next(iter(releases().values())))
+    assert ".version 8.7" in write(Entry.read(LOOP, "loop"), [rewrite], 128)
+
+
 REDISTRIBUTES = LOOP.replace("HEAD:", "setmaxnreg.inc.sync.aligned.u32 64; HEAD:")
 BOUNDED = LOOP.replace("\n{\n", "\n.maxntid 128\n.maxnreg 64\n{\n")
 DYNAMIC = LOOP.replace(".visible", ".extern .shared .align 16 .b8 s[]; .visible")

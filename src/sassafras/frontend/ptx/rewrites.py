@@ -177,6 +177,7 @@ class Frequency(NoUnroll):
 class OfAccess(Rewrite):
     """Something said of one access."""
 
+    needs: ClassVar[tuple[int, int]] = (7, 4)
     access: int
     value: str
 
