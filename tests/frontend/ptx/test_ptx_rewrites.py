@@ -232,6 +232,7 @@ def test_ptx_that_is_too_old_for_a_qualifier_gets_a_newer_version(rewrite: Rewri
 
 
 REDISTRIBUTES = LOOP.replace("HEAD:", "setmaxnreg.inc.sync.aligned.u32 64; HEAD:")
+CALLED = LOOP.replace(".visible", ".func more() { setmaxnreg.inc.sync.aligned.u32 64; ret; } .visible")
 BOUNDED = LOOP.replace("\n{\n", "\n.maxntid 128\n.maxnreg 64\n{\n")
 DYNAMIC = LOOP.replace(".visible", ".extern .shared .align 16 .b8 s[]; .visible")
 
@@ -247,6 +248,7 @@ DYNAMIC = LOOP.replace(".visible", ".extern .shared .align 16 .b8 s[]; .visible"
         (BOUNDED, [Registers("minnctapersm", 2)], "wins over"),
         (REDISTRIBUTES, [Registers("maxnreg", 64)], "setmaxnreg"),
         (REDISTRIBUTES, [SharedSpill()], "setmaxnreg"),
+        (CALLED, [Registers("maxnreg", 64)], "setmaxnreg"),
         (DYNAMIC, [SharedSpill()], "exclude each other"),
         (BOUNDED, [BlockSize("reqntid", 128)], "exclude each other"),
         (LOOP, [BlockSize("reqntid", 256)], "the launch has 128 threads"),

@@ -351,7 +351,7 @@ def registers_at_launch(threads: int) -> int:
 
 def redistributes(entry: Entry) -> str:
     """Why registers must stay as they are; empty where they need not."""
-    found = any(s.opcode.startswith("setmaxnreg") for s in entry.statements)
+    found = re.search(r"\bsetmaxnreg\b", entry.plain)  # also in a function that it calls
     return "the kernel redistributes its registers (setmaxnreg)" if found else ""
 
 
