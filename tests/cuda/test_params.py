@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import struct
 
@@ -68,6 +69,10 @@ def test_sizes_of_the_cubin_win_and_counts_must_agree() -> None:
         (-2, "i64", 8, struct.pack("<q", -2)),
         ((1 << 32) - 1, "u32", 4, b"\xff\xff\xff\xff"),
         (True, "i1", 1, b"\x01"),
+        (1e40, "fp32", 4, struct.pack("<f", math.inf)),
+        (-1e40, "fp32", 4, struct.pack("<f", -math.inf)),
+        (7e4, "fp16", 2, struct.pack("<e", math.inf)),
+        (1e39, "bf16", 2, b"\x80\x7f"),
         (3, "fp32", 4, struct.pack("<f", 3.0)),
         (1.5, "fp64", 8, struct.pack("<d", 1.5)),
         (1.5, "fp16", 2, struct.pack("<e", 1.5)),
@@ -87,6 +92,15 @@ def test_encoding(value: float, kind: str, size: int, expected: bytes) -> None:
 def test_values_that_do_not_fit_are_refused(value: float, kind: str, size: int) -> None:
     with pytest.raises(DeviceError):
         encode(value, kind, size)
+
+
+def test_truth_values_are_passed_as_triton_calls_them() -> None:
+    triton = pytest.importorskip("triton")
+    from triton.runtime.jit import mangle_type
+
+    kind = mangle_type(True)
+    assert kind == "u1" and triton.__version__
+    assert read_block(ParameterBlock([("a", True, kind)], [1]), [1]) == [b"\x01"]
 
 
 def test_types_by_value_and_unknown_types() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +20,7 @@ Parameter = tuple[str, Value, str]
 TENSOR_MAP_BYTES = 128
 
 _SIZES = {
-    "i1": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8,
+    "i1": 1, "u1": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8,
     "fp16": 2, "bf16": 2, "fp32": 4, "f32": 4, "fp64": 8, "f64": 8,
 }  # fmt: skip
 
@@ -87,16 +88,24 @@ def encode(value: Value, kind: str, size: int, *, where: str = "parameter") -> b
         )
     if kind.startswith(("fp", "bf", "f")) or isinstance(value, float):
         if kind == "bf16" and size == 2:
-            (bits,) = struct.unpack("<I", struct.pack("<f", float(value)))
+            (bits,) = struct.unpack("<I", _real("<f", float(value)))
             return int((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 & 0xFFFF).to_bytes(2, "little")
         formats = {2: "<e", 4: "<f", 8: "<d"}
         if size not in formats or not kind.startswith(("fp", "f")):
             raise DeviceError(f"a real number cannot be passed as {kind} of {size} bytes", where=where)
-        return struct.pack(formats[size], float(value))
+        return _real(formats[size], float(value))
     width = 8 * size
     if not -(1 << (width - 1)) <= value < 1 << width:
         raise DeviceError(f"{value} does not fit in {size} bytes", where=where)
     return (value & ((1 << width) - 1)).to_bytes(size, "little")
+
+
+def _real(form: str, value: float) -> bytes:
+    """Packed; infinite where it is too large, as a conversion in C is."""
+    try:
+        return struct.pack(form, value)
+    except OverflowError:
+        return struct.pack(form, math.copysign(math.inf, value))
 
 
 def values(
