@@ -167,6 +167,10 @@ class TritonBuilder:
         """The flags that Triton gives its own ptxas for this case."""
         return tuple(_ptxas_flags(self._bind(case, _target(ARCHES[arch]), self._where(case))[3]))
 
+    def own_ptxas(self, arch: str) -> str:
+        """The program that Triton assembles with."""
+        return bundled_ptxas(ARCHES[arch])
+
     def _bind(
         self, case: Case, target: Any, where: str
     ) -> tuple[dict[str, str], dict[Any, Any], dict[Any, Any], Any, list[tuple[str, str]]]:

@@ -169,6 +169,15 @@ def test_without_the_frontends_own_ptxas_others_serve() -> None:
     assert "own ptxas 12" in refused and "was not found" in refused
 
 
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_tritons_own_ptxas_is_found_whichever_it_is(arch: str) -> None:
+    workload = load("suite:kv_append")
+    made = ptx.of(workload, workload.case(), arch, [])
+    assert list(made.tools.values()) == [""] and made.own_version == made.kernel.meta["ptxas"]
+    assert made.build(PtxState(rewrites=(EntryName("k_"),))).digest == made.kernel.digest
+    assert made.build(PtxState(rewrites=(Cache(0, "cs"),))).digest != made.kernel.digest
+
+
 def test_registers_that_a_kernel_redistributes_stay() -> None:
     made = space("rmsnorm")
     text = made.ptx.replace("\tret;", "\tsetmaxnreg.dec.sync.aligned.u32 24;\n\tret;")

@@ -91,6 +91,7 @@ class PtxSpace:
         tools: other ptxas programs; None: all on this machine, but those that are older than the PTX.
         flags: the frontend's own flags, kept in front.
         controls: options of the user's with a file each, ``--OPTION=FILE`` (`PtxasOptions.controls`).
+        own: the frontend's own ptxas, where `tools` may not hold it.
 
     Raises:
         SassafrasError: the PTX is not understood, or a file of `controls` cannot be read.
@@ -104,11 +105,12 @@ class PtxSpace:
         tools: Sequence[str | Path] | None = None,
         flags: Sequence[str] = (),
         controls: Sequence[str] = (),
+        own: str = "",
     ) -> None:
         self.kernel, self.ptx, self.base_flags = kernel, ptx, tuple(flags)
         self.entry = Entry.read(ptx, kernel.name)
-        own = str(kernel.meta.get("ptxas", ""))
-        versions: dict[str, str] = {}
+        program, own = own, str(kernel.meta.get("ptxas", ""))
+        versions = {own: program} if program and ptxas_version(program) == own else dict[str, str]()
         for path in [str(t) for t in tools] if tools is not None else available():
             version = ptxas_version(path)
             # CUDA 12 reads PTX 8, CUDA 13 PTX 9
@@ -377,7 +379,8 @@ def of(
     if "ptxas" not in kernel.meta:  # a program's own, recorded
         own = release_of(kernel, text, tools if tools is not None else available(), flags)
         kernel = dataclasses.replace(kernel, meta={**kernel.meta, "ptxas": own})
-    return PtxSpace(kernel, text, tools, flags, controls)
+    own = getattr(workload.build, "own_ptxas", lambda arch: "")(arch)
+    return PtxSpace(kernel, text, tools, flags, controls, own)
 
 
 def _sorted(rewrites: Any) -> tuple[Rewrite, ...]:
