@@ -84,6 +84,14 @@ void both() { hidden<<<1, 1>>>(nullptr); here<<<1, 1>>>(nullptr); }
 """
 
 
+def test_a_source_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (file := tmp_path / "k.cu").write_bytes(b"// gr\xf6\xdfe\n" + SUM.encode())
+    with pytest.raises(WorkloadError, match=r"k\.cu: it is no text: byte 5 is no UTF-8"):
+        workload(file, [case()], threads=32)
+    file.write_text("// größe\n" + SUM, encoding="utf-8")
+    assert workload(file, [case()], threads=32).name == "k"
+
+
 @needs_nvcc
 def test_a_plain_name_is_the_whole_name_of_one_kernel() -> None:
     item = case(args={"y": Buffer("fp32", (1,), role="out")}, constants={})

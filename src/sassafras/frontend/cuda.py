@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sassafras.core import Case, Kernel, Tolerance, ToolMissing, Workload, WorkloadError
+from sassafras.core.errors import os_errors
 from sassafras.core.workload import Reference
 from sassafras.cuda.compile import ptxas_flags_of_nvcc, ptxas_flags_of_nvrtc, with_nvcc, with_nvrtc
 from sassafras.sass.tools import Tool, find
@@ -130,7 +131,11 @@ def workload(
         path = Path(source)
         if not path.is_file():
             raise WorkloadError("no such source file", where=str(path))
-        text, folder, stem = path.read_text(), path.resolve().parent, path.stem
+        try:
+            with os_errors("cannot read the source", path, WorkloadError):
+                text, folder, stem = path.read_text("utf-8"), path.resolve().parent, path.stem
+        except UnicodeDecodeError as error:
+            raise WorkloadError(f"it is no text: byte {error.start} is no UTF-8", where=str(path)) from error
     label = name or entry or stem
     builder = CudaBuilder(text, folder, entry, threads, shared_bytes, tuple(flags), compiler, label)
     return Workload(
