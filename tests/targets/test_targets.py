@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from pathlib import Path
 
@@ -40,6 +41,16 @@ def test_a_python_file_is_loaded_by_attribute_and_can_be_loaded_again(tmp_path: 
     assert load(first.source).name == "w"
     assert load(f"{path}:other").name == "o"
     assert load(f"{path}:made").source == f"{path}:made"
+
+
+def test_a_file_that_changed_within_a_second_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    for number in (3, 5, 7):
+        path = write(tmp_path, GOOD.replace("(1, 1, 1)", f"({number}, 1, 1)"))
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        assert load(str(path)).case("a").grid == (number, 1, 1)
 
 
 def test_cases_with_the_same_code_are_one_variant(tmp_path: Path) -> None:

@@ -164,7 +164,8 @@ def execute(path: Path) -> ModuleType:
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
+        # (kept bytecode is known by whole seconds and size, and may be of the text before)
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:
         sys.modules.pop(name, None)
         raise located(error, path) from error
