@@ -19,6 +19,7 @@ import pytest
 import triton
 import triton.language as tl
 
+import sassafras
 from sassafras.capture import merge, start, stop
 from sassafras.capture.contents import ContentsWriter
 from sassafras.capture.roles import roles
@@ -173,6 +174,41 @@ def test_each_float_that_is_compiled_in_and_each_type_is_another_kernel(
     finally:
         stop()
     assert sorted(variant.count for variant in merge(tmp_path).variants) == [1, 1, 1, 2]
+
+
+def test_a_kernel_that_is_once_launched_beside_others_is_none_to_search(
+    driver: Driver,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    folders = [tmp_path / "plain", tmp_path / "other", tmp_path / "both"]
+    for folder, ways in zip(folders, ((False,), (True,), (False, True)), strict=True):
+        start(folder)
+        try:
+            for beside in ways:
+                shifted[(1,)](Tensor(), Tensor(address=8192), 9, SHIFT=1, BLOCK=256, launch_pdl=beside)
+        finally:
+            stop()
+    problems = [[v.problem for v in merge(folder).variants] for folder in folders]
+    assert problems[0] == [""] and "dependent launch" in problems[1][0] and problems[2] == problems[1]
+    for part in folders[1].glob("part-*"):
+        shutil.copy(part, folders[0] / f"{part.stem}-x.json")
+    assert [v.problem for v in merge(folders[0]).variants] == problems[1]
+
+
+def test_a_call_that_was_launched_another_way_before_is_a_call_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SASSAFRAS_STORE", str(tmp_path / "store.sqlite"))
+
+    def made(beside: bool) -> str:
+        args = (Tensor(), Tensor(address=8192), 9, 1, 256)
+        call = lambda: shifted[(1,)](*args, launch_pdl=beside)  # noqa: E731
+        return sassafras.workload_of(call, device="model").name
+
+    first = made(False)
+    with pytest.raises(WorkloadError, match="programmatic dependent launch"):
+        made(True)
+    assert made(False) == first
 
 
 @pytest.mark.parametrize(

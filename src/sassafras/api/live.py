@@ -124,7 +124,8 @@ def _recorded(call: Callable[[], Any], device: str, arch: str | None, every: boo
     try:
         captured = record(call, work, capability=capability if dry else None, every=every)
         launched = sorted(
-            (v.digest, v.count > 0, repr([(s.id, s.args) for s in v.shapes])) for v in captured.variants
+            (v.digest, v.count > 0, repr([v.problem, *((s.id, s.args) for s in v.shapes)]))
+            for v in captured.variants
         )
         digest = hashlib.sha256(repr(launched).encode()).hexdigest()[:16]
         place = home / f"{captured.variants[0].name[:40]}-{digest}"

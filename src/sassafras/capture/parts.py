@@ -78,6 +78,7 @@ def _index(folder: Path, parts: list[dict[str, Any]]) -> dict[str, Any]:
 def _add(variants: dict[str, dict[str, Any]], row: dict[str, Any]) -> None:
     mine = variants.setdefault(row["digest"], {**row, "shapes": {}, "uncounted": 0})
     mine["uncounted"] += row["uncounted"]
+    mine["cooperative"] = bool(mine.get("cooperative") or row.get("cooperative"))
     if row["config"]:
         mine["config"] = row["config"]
     if row["bench_us"] is not None:

@@ -187,9 +187,11 @@ class LaunchRecorder:
         """Keep a compiled kernel, once; returns the sha256 of its cubin."""
         cubin = compiled.asm["cubin"]
         digest = hashlib.sha256(cubin).hexdigest()
-        if digest in self.variants:
-            return digest
         data, fn = compiled.metadata, launch.fn
+        together = any(getattr(data, k, False) for k in ("launch_cooperative_grid", "launch_pdl"))
+        if (known := self.variants.get(digest)) is not None:
+            known["cooperative"] |= together
+            return digest
         signature = {str(k): values.plain(v) for k, v in compiled.src.signature.items()}
         passed = {k for k, kind in signature.items() if kind != "constexpr"}
         self._keep(f"{digest}.cubin", cubin)
@@ -208,7 +210,7 @@ class LaunchRecorder:
             "scratch_bytes": getattr(data, "global_scratch_size", 0) or 0,
             "signature": signature,
             "constants": {k: values.plain(v) for k, v in launch.values.items() if k not in passed},
-            "cooperative": any(getattr(data, k, False) for k in ("launch_cooperative_grid", "launch_pdl")),
+            "cooperative": together,
             "ptxas_flags": ptxas_flags(data),
             "config": "",
             "bench_us": None,
