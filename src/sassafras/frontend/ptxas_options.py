@@ -77,6 +77,23 @@ class PtxasOptions:
     max_registers: int | None = None
     controls: str | None = None
 
+    @classmethod
+    def read(cls, data: Any, ptxas: str = "") -> PtxasOptions:
+        """The reverse of `given`, under a ptxas program.
+
+        Raises:
+            SassafrasError: an option is none of these, or has a value that is never tried.
+        """
+        unknown = sorted(set(data) - set(_FLAGS)) if isinstance(data, Mapping) else data
+        if unknown or not isinstance(data, Mapping):
+            raise SassafrasError(f"unknown ptxas options {unknown!r:.80}")
+        for name, value in data.items():
+            tried = CHOICES.get(name, ("",))
+            known = isinstance(value, str) and name in CHOICES and value not in tried
+            if type(value) is not type(tried[0]) or known or (name == "opt_level" and value < 1):
+                raise SassafrasError(f"{name} = {value!r:.80} is no setting of ptxas that may be tried")
+        return cls(ptxas, **data)
+
     def flags(self) -> tuple[str, ...]:
         """What is added to the frontend's own flags."""
         given = self.given()

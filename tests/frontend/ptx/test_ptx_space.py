@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,6 +80,30 @@ def test_every_choice_of_a_kernel_is_legal_and_can_be_taken_back() -> None:
         assert not why or "ptxas 13.0" in why, (move, why)
         assert made.chosen(state, made.axes[move.axis]) == move.choice
         assert made.apply(state, PtxMove(move.axis, 0)) == start
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"options": 5},
+        {"options": {"fmad": False}},
+        {"options": {"opt_level": [1]}},
+        {"options": {"opt_level": True}},
+        {"options": {"opt_level": 0}},
+        {"options": {"load_cache": "lu"}},
+        {"options": {"controls": 5}},
+        {"rewrites": 5},
+        {"rewrites": {"rewrite": "Cache"}},
+        {"rewrites": ["Cache"]},
+        {"rewrites": [5]},
+        {"rewrites": [{"rewrite": ["Cache"]}]},
+    ],
+)
+def test_a_state_of_a_damaged_file_is_refused(data: dict[str, Any]) -> None:
+    with pytest.raises(
+        SassafrasError, match=r"ptxas options|may be tried|no rewrite of PTX|no list of rewrites"
+    ):
+        PtxState.from_json(data)
 
 
 def test_a_row_of_an_agent_is_an_axis() -> None:

@@ -292,13 +292,13 @@ def from_json(data: Mapping[str, Any]) -> Rewrite:
     Raises:
         SassafrasError: it describes no rewrite.
     """
-    fields = dict(data)
     try:
+        fields = dict(data)
         made = KINDS[fields.pop("rewrite")](**fields)
         if any(type(getattr(made, f.name)).__name__ != f.type for f in dataclasses.fields(made)):
             raise TypeError("a field is of another type")
-    except (KeyError, TypeError) as error:
-        raise SassafrasError(f"{dict(data)!r:.80} is no rewrite of PTX: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise SassafrasError(f"{data!r:.80} is no rewrite of PTX: {error}") from None
     return made
 
 

@@ -68,10 +68,10 @@ class PtxState:
     @classmethod
     def from_json(cls, data: Mapping[str, Any], ptxas: str = "") -> PtxState:
         """The reverse of `to_json`, under a ptxas program. Raises SassafrasError."""
-        options = dict(data.get("options", {}))
-        if unknown := set(options) - {f.name for f in dataclasses.fields(PtxasOptions)[1:]}:
-            raise SassafrasError(f"unknown ptxas options {sorted(unknown)}")
-        return cls(PtxasOptions(ptxas, **options), _sorted(map(from_json, data.get("rewrites", ()))))
+        rewrites = data.get("rewrites", ())
+        if not isinstance(rewrites, list | tuple):
+            raise SassafrasError(f"{rewrites!r:.80} is no list of rewrites")
+        return cls(PtxasOptions.read(data.get("options", {}), ptxas), _sorted(map(from_json, rewrites)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
