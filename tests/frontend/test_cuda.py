@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,7 +22,7 @@ from sassafras.core import (
     UnsupportedArch,
     WorkloadError,
 )
-from sassafras.cuda.compile import ptxas_flags_of_nvrtc
+from sassafras.cuda.compile import ptxas_flags_of_nvrtc, with_nvcc
 from sassafras.frontend import cubin as cubin_frontend
 from sassafras.frontend import ptx
 from sassafras.frontend.cuda import workload
@@ -184,6 +188,36 @@ def test_nvrtcs_options_for_ptxas_are_told_from_others() -> None:
     ]
     flags = ("--fmad=false", "--maxrregcount=32", "-lineinfo", "-O1", "-v", "--fmad=true")
     assert ptxas_flags_of_nvrtc(given) == flags
+
+
+STATIC = """static __device__ float kept[128];
+extern "C" __global__ void k(float* y, const float* x) { kept[threadIdx.x] = x[0]; y[0] = kept[3]; }
+"""
+
+
+@needs_nvcc
+def test_a_source_is_the_same_cubin_in_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvcc, options = str(find("nvcc").path), ["-arch=sm_90a", "-lineinfo"]
+    script = f"""
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from sassafras.cuda.compile import with_nvcc
+made = lambda ptx: with_nvcc({nvcc!r}, {STATIC!r}, {options!r}, where="k", ptx=ptx)
+with ThreadPoolExecutor(4) as pool:
+    cubin, ptx, again, text = pool.map(made, [False, True] * 2)
+assert (cubin, ptx) == (again, text) and b".file" in ptx and b"kept" in ptx
+sys.stdout.buffer.write(cubin)
+"""
+    command, environment = [sys.executable, "-c", script], {**os.environ, "TMPDIR": str(tmp_path)}
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(2)]
+    outputs = [run.communicate()[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0] and outputs[0] == outputs[1] != b""
+    (home,) = tmp_path.glob("sassafras-*")
+    assert not list(home.iterdir()), "nothing is left behind"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert with_nvcc(nvcc, STATIC, options, where="k") == outputs[0]
+    home.chmod(0o777)  # others could put files there: another folder is taken
+    assert with_nvcc(nvcc, STATIC, options, where="k") not in (b"", outputs[0])
 
 
 @needs_nvcc

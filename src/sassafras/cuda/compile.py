@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +92,10 @@ def with_nvcc(
     ptx: bool = False,
 ) -> bytes:
     """`with_nvrtc` by the compiler at this path. Raises CompileError with its message."""
-    with tempfile.TemporaryDirectory(prefix="sassafras-") as scratch:
-        file, output = Path(scratch, name), Path(scratch, "kernel.out")
+    with _folder_of(source) as scratch:
+        file, output = scratch / name, scratch / "kernel.out"
         file.write_text(source)
+        os.utime(file, (0, 0))  # ptxas writes it into line tables
         command = [nvcc, "-ptx" if ptx else "-cubin", *options, str(file), "-o", str(output)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -98,6 +104,44 @@ def with_nvcc(
         if not output.is_file():
             raise CompileError("nvcc ran and compiled nothing: see the flags", where=where)
         return output.read_bytes()
+
+
+@contextmanager
+def _folder_of(text: str) -> Iterator[Path]:
+    """A scratch folder that has the same name for the same text: nvcc makes the names of static variables and
+    functions of the file's path, which is in line tables too, and equal sources must be equal cubins.
+
+    One process or thread at a time has it.
+    """
+    home = Path(tempfile.gettempdir(), f"sassafras-{os.getuid()}")
+    folder = home / hashlib.sha256(text.encode()).hexdigest()[:16]
+    try:
+        home.mkdir(mode=0o700, exist_ok=True)
+        found = home.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise PermissionError(home)
+        held = _locked(folder)
+    except OSError:  # another user's, or no file system that locks
+        with tempfile.TemporaryDirectory(prefix="sassafras-") as scratch:
+            yield Path(scratch)
+        return
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        fcntl.flock(held, fcntl.LOCK_UN)  # a child that was forked meanwhile has it, too
+        os.close(held)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor of the folder, which is made and locked."""
+    while True:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if folder.exists() and os.path.samestat(folder.lstat(), os.fstat(held)):
+            return held
+        os.close(held)  # who had it has removed it
 
 
 def ptxas_flags_of_nvcc(nvcc: str, options: Sequence[str], *, where: str) -> tuple[str, ...]:
