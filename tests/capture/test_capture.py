@@ -25,9 +25,11 @@ from sassafras.capture.contents import ContentsWriter
 from sassafras.capture.roles import roles
 from sassafras.capture.settings import CaptureSettings
 from sassafras.core import Buffer, Custom, Kernel, WorkloadError
+from sassafras.frontend import ptx
 from sassafras.frontend.captured import files, values
 from sassafras.frontend.captured.files import Captured, read
 from sassafras.frontend.captured.workloads import workload
+from sassafras.frontend.ptx.rewrites import Cache, EntryName
 from sassafras.sass import Program
 from sassafras.targets import load
 from tests.deploy import stock
@@ -209,6 +211,19 @@ def test_a_call_that_was_launched_another_way_before_is_a_call_of_its_own(
     with pytest.raises(WorkloadError, match="programmatic dependent launch"):
         made(True)
     assert made(False) == first
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_what_tritons_own_ptxas_made_is_rewritten_whichever_it_is(
+    arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SASSAFRAS_STORE", str(tmp_path / "store.sqlite"))
+    call = lambda: shifted[(1,)](Tensor(), Tensor(address=8192), 9, 1, 256)  # noqa: E731
+    made = sassafras.workload_of(call, device="model", arch=arch)
+    space = ptx.of(made, made.case(), arch, [])
+    assert list(space.tools.values()) == [""] and space.own_version
+    assert space.build(ptx.PtxState(rewrites=(EntryName("k_"),))).digest == space.kernel.digest
+    assert space.build(ptx.PtxState(rewrites=(Cache(0, "cs"),))).digest != space.kernel.digest
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from sassafras.core import Buffer, Case, Custom, Kernel, Normal, Uniform, Worklo
 from sassafras.core.errors import reason
 from sassafras.core.workload import DTYPE_BYTES, Argument, Fill
 from sassafras.frontend import _image
+from sassafras.frontend.triton import ARCHES, bundled_ptxas
 from sassafras.sass import Cubin
 
 from .files import Captured, CapturedShape, CapturedVariant, contents
@@ -114,6 +115,13 @@ class CapturedBuilder:
     def ptxas_flags(self, case: Case, arch: str) -> tuple[str, ...]:
         """The flags of the program's own ptxas that change code."""
         return tuple(map(str, self.variant.facts.get("ptxas_flags", ())))
+
+    def own_ptxas(self, arch: str) -> str:
+        """The program that the Triton here assembles with, which may be the one that made its cubin."""
+        try:
+            return bundled_ptxas(ARCHES[arch])
+        except (ImportError, RuntimeError, KeyError):  # no Triton, or it finds none
+            return ""
 
 
 def workload(captured: Captured, variant: CapturedVariant) -> Workload:

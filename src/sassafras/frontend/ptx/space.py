@@ -376,10 +376,11 @@ def of(
     kernel = kernel or workload.build(case, arch)
     flags = getattr(workload.build, "ptxas_flags", lambda case, arch: ())(case, arch)
     text = make(case, kernel.arch)
-    if "ptxas" not in kernel.meta:  # a program's own, recorded
-        own = release_of(kernel, text, tools if tools is not None else available(), flags)
-        kernel = dataclasses.replace(kernel, meta={**kernel.meta, "ptxas": own})
     own = getattr(workload.build, "own_ptxas", lambda arch: "")(arch)
+    if "ptxas" not in kernel.meta:  # a program's own, recorded
+        several = [*(tools if tools is not None else available()), *([own] if own else [])]
+        release = release_of(kernel, text, several, flags)
+        kernel = dataclasses.replace(kernel, meta={**kernel.meta, "ptxas": release})
     return PtxSpace(kernel, text, tools, flags, controls, own)
 
 
