@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,20 @@ def test_nvrtcs_options_for_ptxas_are_told_from_others() -> None:
     ]
     flags = ("--fmad=false", "--maxrregcount=32", "-lineinfo", "-O1", "-v", "--fmad=true")
     assert ptxas_flags_of_nvrtc(given) == flags
+
+
+@needs_nvcc
+def test_the_ptxas_of_a_compiler_that_names_no_release_is_found_by_its_output() -> None:
+    item = case(args={"y": Buffer("fp32", (1,), role="out"), "x": Buffer("fp32", (3,))}, constants={})
+    made = workload(SUM, [item], threads=32)
+    kernel = made.build(item, "sm_90a")
+    version = kernel.meta["ptxas"]
+    said = replace(kernel, meta={**kernel.meta, "ptxas": version.rpartition(".")[0]})  # as NVRTC says it
+    space = ptx.of(made, item, "sm_90a", kernel=said)
+    assert space.own_version == version
+    assert space.build(ptx.PtxState(rewrites=(Cache(0, "cs"),))).digest != kernel.digest
+    other = ptx.of(made, item, "sm_90a", [], kernel=said)
+    assert other.own_version == said.meta["ptxas"], "there is none here"
 
 
 STATIC = """static __device__ float kept[128];

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sassafras.core import CompileError, Kernel, SassafrasError
@@ -53,3 +54,22 @@ def release_of(kernel: Kernel, text: str, tools: Sequence[str | Path], flags: Se
     raise SassafrasError(
         "no ptxas here makes this cubin of its PTX", where=kernel.name, hint="install the Triton that made it"
     )
+
+
+def with_release(kernel: Kernel, text: str, tools: Sequence[str | Path], flags: Sequence[str]) -> Kernel:
+    """The kernel with its ptxas's release in `meta`, found by what `tools` make where it says none: of a
+    recorded launch, and of NVRTC, which says ``13.0``.
+
+    Raises:
+        SassafrasError: it says nothing, and none of them makes it.
+    """
+    said = str(kernel.meta.get("ptxas", ""))
+    if re.fullmatch(r"\d+\.\d+\.\d+", said):
+        return kernel
+    try:
+        release = release_of(kernel, text, tools, flags)
+    except SassafrasError:
+        if not said:
+            raise
+        release = said
+    return replace(kernel, meta={**kernel.meta, "ptxas": release})

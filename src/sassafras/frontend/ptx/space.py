@@ -35,7 +35,7 @@ from sassafras.sass import undefined
 
 from . import names
 from .axes import Axis, option_axes, rewrite_axes
-from .outputs import fingerprint, not_launched, release_of
+from .outputs import fingerprint, not_launched, with_release
 from .reader import Entry
 from .rewrites import Cache, EntryName, Rewrite, from_json, redistributes, refusal, write
 
@@ -377,10 +377,8 @@ def of(
     flags = getattr(workload.build, "ptxas_flags", lambda case, arch: ())(case, arch)
     text = make(case, kernel.arch)
     own = getattr(workload.build, "own_ptxas", lambda arch: "")(arch)
-    if "ptxas" not in kernel.meta:  # a program's own, recorded
-        several = [*(tools if tools is not None else available()), *([own] if own else [])]
-        release = release_of(kernel, text, several, flags)
-        kernel = dataclasses.replace(kernel, meta={**kernel.meta, "ptxas": release})
+    several = [*(tools if tools is not None else available()), *([own] if own else [])]
+    kernel = with_release(kernel, text, several, flags)
     return PtxSpace(kernel, text, tools, flags, controls, own)
 
 
