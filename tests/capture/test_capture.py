@@ -253,6 +253,8 @@ def test_what_tritons_own_ptxas_made_is_rewritten_whichever_it_is(
 )
 def test_damaged_captures_are_refused(recorded: Path, tmp_path: Path, change: Any) -> None:
     data = json.loads((recorded / "captured.json").read_text())
+    # by digest, which the path of the checkout changes
+    data["variants"].sort(key=lambda variant: "x_ptr" not in variant["shapes"][0]["args"])
     change(data)
     (tmp_path / "captured.json").write_text(json.dumps(data))
     with pytest.raises(WorkloadError):
