@@ -126,6 +126,12 @@ def test_known_to_be_torchs(launcher: str, install: Install, library: Path) -> N
     result = linear(x.requires_grad_(), weight, bias)
     assert type(result.grad_fn).__name__ not in ("LinearBackward", "RecordedBackward")
     assert engine.launcher.linear(x, weight, bias, residual, 1) is NotImplemented
+    for activation, added in ((None, residual), ("relu", residual), ("relu", None)):
+        for _ in range(2):  # the second time torch is known to serve it
+            got = linear(x, weight, bias, activation, added)
+            plain = functional.linear(x, weight, bias)
+            wanted = activated(plain if added is None else plain + added, activation)
+            assert torch.equal(got, wanted) and got.requires_grad
 
 
 def test_bad_input(engine: Planner) -> None:
