@@ -283,6 +283,15 @@ def test_modes_and_subclasses_see_torchs_function(engine: Planner) -> None:
     assert "aten::linear" in str(traced.graph)
 
 
+def test_a_symbolic_trace_has_the_whole_layer(engine: Planner) -> None:
+    weight = half(48, 64)
+    traced = torch.fx.symbolic_trace(lambda x, bias, residual: linear(x, weight, bias, "relu", residual))
+    x, bias, residual = half(32, 64), half(48), half(32, 48)
+    assert close(traced(x, bias, residual), exact(x, weight, bias, "relu", residual))
+    with pytest.raises(TypeError):
+        linear([[1.0]], weight, activation="relu")
+
+
 def test_both_launchers_see_the_same_problem(install: Install) -> None:
     other, compiled = (install(kind).launcher for kind in ("python", "compiled"))
     x, w, bias = half(4, 32, 64), half(64, 48), half(48)
