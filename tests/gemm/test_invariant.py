@@ -423,6 +423,37 @@ def test_the_context_refuses_types_without_a_kernel(engine: room.InvariantPlanne
     assert float(x.mean()) == 1.0
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_the_context_refuses_what_torch_refuses(engine: room.InvariantPlanner, dtype: Any) -> None:
+    """A kernel would read past the end of an operand, or give the result of other dimensions."""
+    a, b, none = random(4, 8, dtype=dtype), random(16, 5, dtype=dtype), random(0, 4, dtype=dtype)
+    fits, row = random(8, 5, dtype=dtype), random(8, dtype=dtype)
+    calls = (
+        lambda: torch.mm(a, b),
+        lambda: torch.mm(a[None], fits),
+        lambda: torch.mm(a[:, :0], b),
+        lambda: torch.bmm(a[None], b[None]),
+        lambda: torch.bmm(a.expand(2, 4, 8), fits[None]),
+        lambda: torch.mv(b, row),
+        lambda: torch.addmm(row[:5], a, b),
+        lambda: torch.addmm(random(3, 4, 5, dtype=dtype), a, fits),
+        lambda: torch.addmm(row[:5].double(), a, fits),
+        lambda: torch.mm(a[:0], fits, out=torch.empty(0, 5).double()),
+        lambda: none.mean(2),
+        lambda: none.mean((1, -1)),
+    )
+    for at, call in enumerate(calls):
+        with pytest.raises((RuntimeError, IndexError)) as wanted:
+            call()
+        with sassafras.batch_invariant(), pytest.raises((RuntimeError, IndexError)) as found:
+            call()
+        assert found.type is wanted.type, at
+        known = ("multiplied", "expand", "type", "out is", "Dimension", "times")
+        assert any(word in str(found.value) for word in known), (at, found.value)
+    with sassafras.batch_invariant():
+        assert random(1, dtype=dtype)[0].mean(0).shape == ()
+
+
 def test_gradients_within_the_context(engine: room.InvariantPlanner, library: Path) -> None:
     x, w = random(6, 64).requires_grad_(), random(48, 64, seed=1).requires_grad_()
     with sassafras.batch_invariant():
