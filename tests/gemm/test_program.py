@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -212,6 +213,40 @@ def test_replays_of_a_graph_count(engine: Planner) -> None:
     counted.leave_graphs(Graph)
     graph.replay()
     assert counted.calls.total() == 23 and "replay" in Graph.__dict__
+
+
+def test_a_call_that_torch_serves_counts_once(install: Install) -> None:
+    far = TableRow(Shape(15, 48, 64), "tn", ((parse(TN), 1e3),), 1.0)
+    install(table=TunedTable({"gpu": "NVIDIA H200"}, [far]))
+    x, weight = half(15, 64).requires_grad_(), half(48, 64)
+    with sassafras.record() as counted:
+        for _ in range(3):
+            sassafras.linear(x, weight, activation="relu")
+    assert [*counted.calls.values()] == [3]
+
+
+def test_a_folder_that_takes_no_record_is_said_once(
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And the program goes on; so does a forked one, whose parent's calls are not its own."""
+    (tmp_path / "file").write_text("")
+    one = Recorder(tmp_path / "file" / "folder")
+    with pytest.warns(RuntimeWarning, match="SASSAFRAS_GEMM_RECORD=.*cannot be recorded there: Not a dir"):
+        one.count(tuple(Problem.of(KINDS[0])))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one.count(tuple(Problem.of(KINDS[1])))
+        one.save()
+    assert one.calls.total() == 2
+    (tmp_path / "file").unlink()
+    if (child := os.fork()) == 0:
+        one.count(tuple(Problem.of(KINDS[0])))
+        one.save()
+        os._exit(0)
+    os.waitpid(child, 0)
+    one.save()
+    found = {path.stem: recorded([path])[0] for path in (tmp_path / "file" / "folder").iterdir()}
+    assert found == {str(child): {KINDS[0]: 1}, str(os.getpid()): {KINDS[0]: 1, KINDS[1]: 1}}
 
 
 def test_records_of_several_processes_are_added(tmp_path: Path) -> None:

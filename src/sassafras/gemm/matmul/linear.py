@@ -64,9 +64,9 @@ def linear(
         call = x, weight, bias, _KEPT[activation], number, residual
         if any(t.requires_grad for t in call if isinstance(t, torch.Tensor)):
             result = torch_op.Linear.apply(api._launch_linear, *call)
-    if result is None or result is NotImplemented:  # None: of a problem that torch serves
-        return _general(x, weight, bias, activation, residual)
-    return result
+            if result is None:
+                return _composed(x, weight, bias, activation, residual)
+    return _general(x, weight, bias, activation, residual) if result is NotImplemented else result
 
 
 def _invariant(x: Any, weight: Any, bias: Any, activation: str | None, residual: Any) -> Any:
