@@ -21,7 +21,7 @@ from sassafras.core import SassafrasError  # noqa: E402
 from sassafras.gemm.configs import few_rows, registry  # noqa: E402
 from sassafras.gemm.configs.base import cuts_at  # noqa: E402
 from sassafras.gemm.configs.names import parse  # noqa: E402
-from sassafras.gemm.matmul import api, rows_op  # noqa: E402
+from sassafras.gemm.matmul import api, planner, rows_op  # noqa: E402
 from sassafras.gemm.matmul import batch_invariant as context  # noqa: E402
 from sassafras.gemm.matmul import invariant as room  # noqa: E402
 from sassafras.gemm.matmul.choice import chooser_of  # noqa: E402
@@ -167,7 +167,7 @@ def engine(
     request: pytest.FixtureRequest, library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[room.InvariantPlanner]:
     """Cubins are what the stand-in believes: no compiler runs."""
-    monkeypatch.setattr(room, "cubin", lambda instance, cache: b"\x7fELF")
+    monkeypatch.setattr(planner, "cubin", lambda instance, cache: b"\x7fELF")
     monkeypatch.setattr(context, "_KEY", "CPU")
     refused = {"matmul": room._refused, "linear": room._refused, "mm": room._refused}
     driver, side = Driver(str(library)), stand_in.torch_side(**refused)
