@@ -253,6 +253,17 @@ def test_epilogues_and_gradients(engine: room.InvariantPlanner) -> None:
         )
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_head_of_one_output_has_a_bias(engine: room.InvariantPlanner, n: int) -> None:
+    """Kernels that multiply a pair of halves have none to read there."""
+    for m in (1, 4, 33):
+        x, w, bias = random(m, 64), random(n, 64, seed=1), random(n, seed=2)
+        wanted = functional.linear(x.double(), w.double(), bias.double())
+        assert close(sassafras.linear(x, w, bias, invariant=True), wanted)
+        with sassafras.batch_invariant():
+            assert close(functional.linear(x, w, bias), wanted)
+
+
 def test_compiled_and_autocast(engine: room.InvariantPlanner, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = random(6, 64), random(48, 64, seed=1)
     call = torch.compile(
