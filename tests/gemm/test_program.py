@@ -74,6 +74,24 @@ def test_products_keep_their_rows_in_a_table(tmp_path: Path) -> None:
         TunedTable.load(tmp_path / "c.json")
 
 
+def test_tables_that_are_installed_at_a_time_are_all_kept(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "gpu.table.json"
+    products = [Product(Shape(m, 64, 64), "tn") for m in range(1, 25)]
+
+    def some(mine: list[Product]) -> None:
+        for product in mine:
+            TunedTable({"gpu": "NVIDIA H200"}, (), [row(product)]).install(path)
+
+    threads = [threading.Thread(target=some, args=(products[at::6],)) for at in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {*TunedTable.load(path).products} == {*products}
+    with pytest.raises(SassafrasError, match=r"cannot be kept there: File exists .*SASSAFRAS_GEMM_TABLE"):
+        TunedTable({}, ()).install(path / "below a file")
+
+
 def test_products_of_a_program_lie_on_top_of_what_is_shipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
