@@ -317,6 +317,23 @@ def test_a_budget_that_is_over_leaves_the_rest_for_the_next_time(tmp_path: Path)
         program.tune_products({KINDS[0]: 1}, tmp_path, seed=1, dry=True)
 
 
+def test_a_tuning_goes_on_from_a_damaged_journal_or_says_so(tmp_path: Path) -> None:
+    path, calls = tmp_path / "program.gpu0.jsonl", {KINDS[0]: 1, KINDS[2]: 1}
+    program.tune_products(calls, tmp_path, dry=True)
+    header, first, second = path.read_bytes().splitlines(keepends=True)
+    for damaged in (b"", header[:30], header + b"\xff\n" + first, header + first + second[:40] + b"\n3\n"):
+        path.write_bytes(damaged)
+        assert len(program.tune_products(calls, tmp_path, dry=True).rows) == 2
+    record = json.loads(first)
+    for wrong in ({"ours": [1]}, {"ours": None}, {"us": "fast"}, {"member": None}):
+        record = {**json.loads(first), **wrong}
+        if record["member"] is None:
+            del record["member"]
+        path.write_bytes(header + json.dumps(record).encode() + b"\n" + second)
+        with pytest.raises(SassafrasError, match=r"program\.gpu0\.jsonl: the record of 1x4096.* --fresh"):
+            program.tune_products(calls, tmp_path, dry=True)
+
+
 def test_a_process_is_told_what_its_tuning_lacks(
     engine: Planner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
