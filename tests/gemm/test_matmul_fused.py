@@ -541,6 +541,33 @@ def test_modes_and_transformations(engine: Planner) -> None:
     assert close(batch, exact(a, b, None, bias, "relu"))
 
 
+def test_a_subclass_sees_operators_that_have_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have none for what torch reaches cuBLASLt's epilogue by."""
+    monkeypatch.setattr(room, "_warned", {"driver", "gpu"})
+    seen: list[str] = []
+
+    class Wrapped(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner: Any) -> Any:
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device="cuda")
+
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return Wrapped(func(*(getattr(a, "inner", a) for a in args), **(kwargs or {})))
+
+    a, b, bias = half(4, 64), half(64, 48), half(48)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = room.matmul(Wrapped(a), Wrapped(b), bias=Wrapped(bias), activation="relu")
+    assert seen == ["aten.addmm.default", "aten.relu.default"]
+    assert torch.equal(result.inner, torch.relu(torch.addmm(bias, a, b)))
+    room.use(None)
+
+
 def test_autocast(engine: Planner, library: Path) -> None:
     a, b, bias = torch.randn(32, 64), torch.randn(64, 48), torch.randn(48)
     before = launches(library)

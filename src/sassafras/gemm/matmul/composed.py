@@ -135,7 +135,7 @@ def check(
 def _library_fuses(a: Any, b: Any, bias: Any, activation: str | None) -> bool:
     """Whether torch reaches cuBLASLt's own epilogue. Its GELU is the tanh form (on the CPU it is another).
 
-    Of empty operands torch leaves the activation out.
+    Of empty operands torch leaves the activation out; a subclass may have rules for addmm and relu alone.
     """
     extra = epilogue_selector.Extra(bias is not None, activation)
     return (
@@ -143,6 +143,7 @@ def _library_fuses(a: Any, b: Any, bias: Any, activation: str | None) -> bool:
         and bias.dim() == 1
         and a.device.type == "cuda"
         and fits(a, b)
+        and all(type(t) in plain_tensors.KINDS for t in (a, b, bias))
         and not torch.compiler.is_compiling()
         and not plain_tensors.observed()
         and not wants_grad(a, b, bias)
