@@ -334,6 +334,18 @@ def test_a_tuning_goes_on_from_a_damaged_journal_or_says_so(tmp_path: Path) -> N
             program.tune_products(calls, tmp_path, dry=True)
 
 
+def test_a_folder_of_another_gpu_is_refused_with_nothing_left_to_do(tmp_path: Path) -> None:
+    """A shared folder: its results are another machine's, which are not this one's."""
+    path, calls = tmp_path / "program.gpu0.jsonl", {KINDS[2]: 1}
+    program.tune_products(calls, tmp_path, dry=True)
+    assert len(program.tune_products(calls, tmp_path, dry=True).rows) == 1
+    first, *rest = path.read_text().splitlines(keepends=True)
+    header = json.loads(first)["header"]
+    path.write_text(json.dumps({"header": {**header, "gpu": "NVIDIA H100"}}) + "\n" + "".join(rest))
+    with pytest.raises(SassafrasError, match=r"other conditions .*--fresh"):
+        program.tune_products(calls, tmp_path, dry=True)
+
+
 def test_a_process_is_told_what_its_tuning_lacks(
     engine: Planner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -198,8 +198,8 @@ def tune_products(
     try:
         if left:
             say(f"{len(calls)} products, {len(done)} tuned before; compiling kernels for {len(left)}")
-            _ask(client, left[0], products=[p.to_json() for p in left])
-            journal, begun = Journal(path, client.header), time.monotonic()
+        _ask(client, next(iter(calls)), products=[p.to_json() for p in left])
+        journal, begun = Journal(path, client.header), time.monotonic()  # of this GPU, if none is left, too
         for number, product in enumerate(left):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
