@@ -74,9 +74,17 @@ def test_journal_survives_a_kill_and_refuses_strangers(tmp_path: Path) -> None:
     assert again.done()["64x64x128"]["error"] == "died" and len(again.done()) == 2
     with pytest.raises(SassafrasError, match="other conditions"):
         Journal(path, {"kernels": "b"})
-    path.write_text('{"something": 1}\n')
-    with pytest.raises(SassafrasError, match="not a benchmark journal"):
-        Journal(path, {"kernels": "a"})
+    for damage in (b"\xff\xfe\n", b"3\n", b'["shape"]\n'):
+        path.write_bytes(path.read_bytes() + damage)
+    assert len(Journal(path, {"kernels": "a"}).done()) == 2
+    for strange in (b'{"something": 1}\n', b"7\n", b"\xff\xfe\n", b'{"header": [1]}\n', b"a file"):
+        path.write_bytes(strange)
+        with pytest.raises(SassafrasError, match="not a benchmark journal"):
+            Journal(path, {"kernels": "a"})
+        assert path.read_bytes() == strange
+    for cut in (b"", b"{", b'{"header": {"kern'):  # killed in the first line
+        path.write_bytes(cut)
+        assert not Journal(path, {"kernels": "a"}).done()
 
 
 def test_algorithms_travel_between_processes() -> None:

@@ -21,7 +21,7 @@ from sassafras.core import SassafrasError  # noqa: E402
 from sassafras.gemm.configs import few_rows, registry  # noqa: E402
 from sassafras.gemm.configs.base import cuts_at  # noqa: E402
 from sassafras.gemm.configs.names import parse  # noqa: E402
-from sassafras.gemm.matmul import api, rows_op  # noqa: E402
+from sassafras.gemm.matmul import api, planner, rows_op  # noqa: E402
 from sassafras.gemm.matmul import batch_invariant as context  # noqa: E402
 from sassafras.gemm.matmul import invariant as room  # noqa: E402
 from sassafras.gemm.matmul.choice import chooser_of  # noqa: E402
@@ -167,7 +167,7 @@ def engine(
     request: pytest.FixtureRequest, library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[room.InvariantPlanner]:
     """Cubins are what the stand-in believes: no compiler runs."""
-    monkeypatch.setattr(room, "cubin", lambda instance, cache: b"\x7fELF")
+    monkeypatch.setattr(planner, "cubin", lambda instance, cache: b"\x7fELF")
     monkeypatch.setattr(context, "_KEY", "CPU")
     refused = {"matmul": room._refused, "linear": room._refused, "mm": room._refused}
     driver, side = Driver(str(library)), stand_in.torch_side(**refused)
@@ -251,6 +251,17 @@ def test_epilogues_and_gradients(engine: room.InvariantPlanner) -> None:
             torch.allclose(p.grad.double(), q.grad, rtol=0.02, atol=0.1)
             for p, q in zip(given, kept, strict=True)
         )
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_head_of_one_output_has_a_bias(engine: room.InvariantPlanner, n: int) -> None:
+    """Kernels that multiply a pair of halves have none to read there."""
+    for m in (1, 4, 33):
+        x, w, bias = random(m, 64), random(n, 64, seed=1), random(n, seed=2)
+        wanted = functional.linear(x.double(), w.double(), bias.double())
+        assert close(sassafras.linear(x, w, bias, invariant=True), wanted)
+        with sassafras.batch_invariant():
+            assert close(functional.linear(x, w, bias), wanted)
 
 
 def test_compiled_and_autocast(engine: room.InvariantPlanner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,6 +432,37 @@ def test_the_context_refuses_types_without_a_kernel(engine: room.InvariantPlanne
                 call()
         assert torch.equal(torch.mm(x[:, :0], x[:0]), torch.zeros_like(x))
     assert float(x.mean()) == 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_the_context_refuses_what_torch_refuses(engine: room.InvariantPlanner, dtype: Any) -> None:
+    """A kernel would read past the end of an operand, or give the result of other dimensions."""
+    a, b, none = random(4, 8, dtype=dtype), random(16, 5, dtype=dtype), random(0, 4, dtype=dtype)
+    fits, row = random(8, 5, dtype=dtype), random(8, dtype=dtype)
+    calls = (
+        lambda: torch.mm(a, b),
+        lambda: torch.mm(a[None], fits),
+        lambda: torch.mm(a[:, :0], b),
+        lambda: torch.bmm(a[None], b[None]),
+        lambda: torch.bmm(a.expand(2, 4, 8), fits[None]),
+        lambda: torch.mv(b, row),
+        lambda: torch.addmm(row[:5], a, b),
+        lambda: torch.addmm(random(3, 4, 5, dtype=dtype), a, fits),
+        lambda: torch.addmm(row[:5].double(), a, fits),
+        lambda: torch.mm(a[:0], fits, out=torch.empty(0, 5).double()),
+        lambda: none.mean(2),
+        lambda: none.mean((1, -1)),
+    )
+    for at, call in enumerate(calls):
+        with pytest.raises((RuntimeError, IndexError)) as wanted:
+            call()
+        with sassafras.batch_invariant(), pytest.raises((RuntimeError, IndexError)) as found:
+            call()
+        assert found.type is wanted.type, at
+        known = ("multiplied", "expand", "type", "out is", "Dimension", "times")
+        assert any(word in str(found.value) for word in known), (at, found.value)
+    with sassafras.batch_invariant():
+        assert random(1, dtype=dtype)[0].mean(0).shape == ()
 
 
 def test_gradients_within_the_context(engine: room.InvariantPlanner, library: Path) -> None:

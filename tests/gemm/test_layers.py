@@ -151,6 +151,8 @@ def test_bad_arguments() -> None:
         sassafras.accelerate(lambda x: x)
     with pytest.raises(SassafrasError, match="positive integers"):
         sassafras.accelerate(nn.ReLU(), tokens=(1, 0))
+    with pytest.raises(SassafrasError, match="positive integers, not 8"):
+        sassafras.accelerate(nn.ReLU(), tokens=8)  # type: ignore[arg-type]
 
 
 # --- what programs do with models -----------------------------------------------------------------
@@ -253,8 +255,18 @@ def test_parametrised_after_accelerate(engine: Planner, library: Path) -> None:
     layer, x = sassafras.accelerate(nn.Linear(64, 48).half()), half(16, 64)
     nn.utils.parametrizations.weight_norm(layer)
     before = launches(library)
-    assert close(layer(x), x.double() @ layer.weight.double().t() + layer.bias.double())
-    assert launches(library) == before + 1
+    wanted = x.double() @ layer.weight.double().t() + layer.bias.double()
+    assert close(layer(x), wanted)
+    assert launches(library) == before + 1 and accelerated(layer) == [""]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sassafras.accelerate(layer, tokens=[16])
+    copied = copy.deepcopy(layer)
+    for one in (layer, copied):
+        assert sassafras.restore(one) is one and accelerated(one) == []
+        assert close(one(x), wanted) and launches(library) == before + 1
+        nn.utils.parametrize.remove_parametrizations(one, "weight")
+        assert type(one) is nn.Linear and close(one(x), wanted) and launches(library) == before + 1
 
 
 @pytest.fixture
@@ -283,7 +295,7 @@ def test_data_parallel(engine: Planner, library: Path, group: None) -> None:
 def test_sharded_parameters(engine: Planner, library: Path, group: None) -> None:
     """FSDP's are whole and plain in forward; tensor-parallel ones are torch's."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import FSDPModule, fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     mesh, x = init_device_mesh("cpu", (1,)), half(16, 64)
@@ -298,10 +310,40 @@ def test_sharded_parameters(engine: Planner, library: Path, group: None) -> None
         assert close(result.detach(), wanted.double()) and launches(library) == before + 2
         result.float().sum().backward()
     assert all(p.grad is not None for p in network.parameters())
+    network = sassafras.accelerate(model())
+    for part in (network[0], network[2], network):  # each layer of a class of its own
+        fully_shard(part, mesh=mesh)
+    before = launches(library)
+    assert accelerated(network) == ["0", "2"] and close(network(x), wanted.double())
+    assert launches(library) == before + 2
+    sassafras.restore(network)
+    assert accelerated(network) == [] and isinstance(network[0], FSDPModule)
+    assert close(network(x), wanted.double()) and launches(library) == before + 2
     network = parallelize_module(model(), mesh, {"0": ColwiseParallel()})
     sassafras.accelerate(network, wait=True)
     before = launches(library)
     assert close(network(x), wanted.double()) and launches(library) == before + 1
+
+
+def test_a_layer_without_its_weight_is_left_alone(engine: Planner) -> None:
+    """As FSDP's flat parameters leave it, outside of forward."""
+    network = model()
+    del network[0].weight
+    with pytest.warns(RuntimeWarning, match="1 of 2 linear layers are left to torch: 1 without a weight"):
+        sassafras.accelerate(network)
+    assert accelerated(network) == ["2"]
+    assert str(sassafras.layers(network)[0]) == "0 48x64: torch, without a weight"
+    del network[2].weight
+    assert sassafras.layers(network)[1].why_not == "without a weight"
+
+
+def test_a_script_is_refused_in_one_line(engine: Planner) -> None:
+    network = sassafras.accelerate(model())
+    with pytest.raises(SassafrasError, match=r"torch\.jit\.script .*restore"):
+        torch.jit.script(network)
+    assert accelerated(network) == ["0", "2"]
+    scripted, x = torch.jit.script(sassafras.restore(network)), half(16, 64)
+    assert torch.equal(scripted(x), network(x))
 
 
 # --- kernels ahead of the first call, and the report ----------------------------------------------
@@ -325,7 +367,7 @@ def test_wait_builds_what_the_layers_need(
     with torch.no_grad():
         sassafras.accelerate(network)
         assert not built and not engine.served, "kernels come with the first calls"
-        sassafras.accelerate(network, wait=True, tokens=(1, 16))
+        sassafras.accelerate(network, wait=True, tokens=iter((1, 16)))  # type: ignore[arg-type]
         assert built and {(p.m, p.n) for p in engine.served} == {(1, 48), (1, 64), (16, 48), (16, 64)}
         assert {choice.member for choice in engine.served.values()} == {"ours"}
         before, misses = launches(library), engine.launcher.counts()["misses"]

@@ -126,6 +126,12 @@ def test_known_to_be_torchs(launcher: str, install: Install, library: Path) -> N
     result = linear(x.requires_grad_(), weight, bias)
     assert type(result.grad_fn).__name__ not in ("LinearBackward", "RecordedBackward")
     assert engine.launcher.linear(x, weight, bias, residual, 1) is NotImplemented
+    for activation, added in ((None, residual), ("relu", residual), ("relu", None)):
+        for _ in range(2):  # the second time torch is known to serve it
+            got = linear(x, weight, bias, activation, added)
+            plain = functional.linear(x, weight, bias)
+            wanted = activated(plain if added is None else plain + added, activation)
+            assert torch.equal(got, wanted) and got.requires_grad
 
 
 def test_bad_input(engine: Planner) -> None:
@@ -275,6 +281,15 @@ def test_modes_and_subclasses_see_torchs_function(engine: Planner) -> None:
     assert functional.linear in seen
     traced = torch.jit.trace(lambda *t: linear(*t), (x, weight, bias))
     assert "aten::linear" in str(traced.graph)
+
+
+def test_a_symbolic_trace_has_the_whole_layer(engine: Planner) -> None:
+    weight = half(48, 64)
+    traced = torch.fx.symbolic_trace(lambda x, bias, residual: linear(x, weight, bias, "relu", residual))
+    x, bias, residual = half(32, 64), half(48), half(32, 48)
+    assert close(traced(x, bias, residual), exact(x, weight, bias, "relu", residual))
+    with pytest.raises(TypeError):
+        linear([[1.0]], weight, activation="relu")
 
 
 def test_both_launchers_see_the_same_problem(install: Install) -> None:

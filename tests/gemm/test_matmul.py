@@ -7,6 +7,8 @@ real as far as the driver's door.
 
 from __future__ import annotations
 
+import pwd
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +18,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from sassafras.core import SassafrasError  # noqa: E402
+from sassafras.gemm.build import cubins, launcher  # noqa: E402
 from sassafras.gemm.build.cubins import cached_path  # noqa: E402
 from sassafras.gemm.configs.names import parse  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
+from sassafras.gemm.matmul.loading import load_table  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.matmul.torch_side import strict  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
@@ -407,6 +412,63 @@ def test_a_damaged_cubin_leaves_torch(install: Install, tmp_path: Path) -> None:
     a, b = half(32, 64), half(64, 48)
     assert torch.equal(room.matmul(a, b), torch.matmul(a, b))
     assert "cuModuleLoadData" in room.status()["problems"][0]["why"]
+
+
+def test_a_cache_that_takes_no_file_costs_a_compilation(
+    install: Install, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is read-only, another user's, or none: kernels stay in memory, and that is said once."""
+    compiled: list[str] = []
+    monkeypatch.setattr(cubins, "_compile", lambda text, name: compiled.append(name) or b"\x7fELF")
+    monkeypatch.delitem(sys.modules, "sassafras_launcher", raising=False)
+    (tmp_path / "file").write_text("")
+    engine = install(cache=tmp_path / "file" / "cache")
+    assert room.status()["launcher"] == "compiled" or launcher.compiler() is None
+    a, before = half(32, 64), launches(library)
+    with pytest.warns(
+        RuntimeWarning, match=r"kernels cannot be kept there: Not a directory .*others compile"
+    ):
+        assert close(room.matmul(a, half(64, 48)), a.double() @ half(64, 48).double())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        room.matmul(a, half(48, 64).t())
+        engine.forget()
+        room.matmul(a, half(64, 48))
+    assert launches(library) == before + 3 and len(compiled) == 2
+    assert "cannot be kept" in room.status()["notes"][0]
+    far = tmp_path / ("x" * 300)
+    assert cubins.stored(far / "kernel") is None and load_table("NVIDIA H200") is not None
+    monkeypatch.setenv("SASSAFRAS_GEMM_CACHE", str(far))
+    assert load_table("NVIDIA H200") is not None
+    with pytest.raises(SassafrasError, match="the launcher cannot be kept there: File name too long"):
+        launcher.build(far)
+    monkeypatch.delenv("SASSAFRAS_GEMM_CACHE")
+
+
+def test_without_a_home_directory_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with a user of its own."""
+    for name in ("HOME", "XDG_CACHE_HOME", "SASSAFRAS_GEMM_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(user: int) -> Any:
+        raise KeyError(user)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert not cubins.default_cache().parent.is_dir() and load_table("NVIDIA H200") is not None
+
+
+def test_a_table_that_is_none_is_said_once(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SASSAFRAS_GEMM_TABLE", "/no/table.json")
+    install(table=None)
+    a, b = half(32, 64), half(64, 48)
+    with pytest.warns(
+        RuntimeWarning, match=r"SASSAFRAS_GEMM_TABLE=/no/table\.json: .*torch\.matmul runs instead"
+    ):
+        assert torch.equal(room.matmul(a, b), torch.matmul(a, b))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(room.matmul(a, b.relu_()), torch.matmul(a, b))
+        room.matmul(half(3, 64), b)
 
 
 def test_code_is_loaded_in_relaxed_capture_mode(install: Install, library: Path) -> None:

@@ -541,6 +541,44 @@ def test_modes_and_transformations(engine: Planner) -> None:
     assert close(batch, exact(a, b, None, bias, "relu"))
 
 
+@pytest.mark.parametrize("leading", [(2, 1), (1, 2)])
+def test_a_shared_matrix_is_added_to_what_out_holds(leading: tuple[int, int]) -> None:
+    """By torch, whose baddbmm broadcasts no batch."""
+    a, b, bias = torch.randn(leading[0], 4, 8), torch.randn(leading[1], 8, 6), torch.randn(6)
+    out = torch.randn(2, 4, 6)
+    wanted = 0.5 * (a @ b) + 2 * out + bias
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert torch.allclose(room.matmul(a, b, out=out, bias=bias, alpha=0.5, beta=2), wanted, atol=1e-5)
+
+
+def test_a_subclass_sees_operators_that_have_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have none for what torch reaches cuBLASLt's epilogue by."""
+    monkeypatch.setattr(room, "_warned", {"driver", "gpu"})
+    seen: list[str] = []
+
+    class Wrapped(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner: Any) -> Any:
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device="cuda")
+
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return Wrapped(func(*(getattr(a, "inner", a) for a in args), **(kwargs or {})))
+
+    a, b, bias = half(4, 64), half(64, 48), half(48)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = room.matmul(Wrapped(a), Wrapped(b), bias=Wrapped(bias), activation="relu")
+    assert seen == ["aten.addmm.default", "aten.relu.default"]
+    assert torch.equal(result.inner, torch.relu(torch.addmm(bias, a, b)))
+    room.use(None)
+
+
 def test_autocast(engine: Planner, library: Path) -> None:
     a, b, bias = torch.randn(32, 64), torch.randn(64, 48), torch.randn(48)
     before = launches(library)

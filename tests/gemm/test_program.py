@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,24 @@ def test_products_keep_their_rows_in_a_table(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(json.dumps(text))
     with pytest.raises(SassafrasError, match="not a table"):
         TunedTable.load(tmp_path / "c.json")
+
+
+def test_tables_that_are_installed_at_a_time_are_all_kept(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "gpu.table.json"
+    products = [Product(Shape(m, 64, 64), "tn") for m in range(1, 25)]
+
+    def some(mine: list[Product]) -> None:
+        for product in mine:
+            TunedTable({"gpu": "NVIDIA H200"}, (), [row(product)]).install(path)
+
+    threads = [threading.Thread(target=some, args=(products[at::6],)) for at in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {*TunedTable.load(path).products} == {*products}
+    with pytest.raises(SassafrasError, match=r"cannot be kept there: File exists .*SASSAFRAS_GEMM_TABLE"):
+        TunedTable({}, ()).install(path / "below a file")
 
 
 def test_products_of_a_program_lie_on_top_of_what_is_shipped(
@@ -214,6 +233,40 @@ def test_replays_of_a_graph_count(engine: Planner) -> None:
     assert counted.calls.total() == 23 and "replay" in Graph.__dict__
 
 
+def test_a_call_that_torch_serves_counts_once(install: Install) -> None:
+    far = TableRow(Shape(15, 48, 64), "tn", ((parse(TN), 1e3),), 1.0)
+    install(table=TunedTable({"gpu": "NVIDIA H200"}, [far]))
+    x, weight = half(15, 64).requires_grad_(), half(48, 64)
+    with sassafras.record() as counted:
+        for _ in range(3):
+            sassafras.linear(x, weight, activation="relu")
+    assert [*counted.calls.values()] == [3]
+
+
+def test_a_folder_that_takes_no_record_is_said_once(
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And the program goes on; so does a forked one, whose parent's calls are not its own."""
+    (tmp_path / "file").write_text("")
+    one = Recorder(tmp_path / "file" / "folder")
+    with pytest.warns(RuntimeWarning, match="SASSAFRAS_GEMM_RECORD=.*cannot be recorded there: Not a dir"):
+        one.count(tuple(Problem.of(KINDS[0])))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one.count(tuple(Problem.of(KINDS[1])))
+        one.save()
+    assert one.calls.total() == 2
+    (tmp_path / "file").unlink()
+    if (child := os.fork()) == 0:
+        one.count(tuple(Problem.of(KINDS[0])))
+        one.save()
+        os._exit(0)
+    os.waitpid(child, 0)
+    one.save()
+    found = {path.stem: recorded([path])[0] for path in (tmp_path / "file" / "folder").iterdir()}
+    assert found == {str(child): {KINDS[0]: 1}, str(os.getpid()): {KINDS[0]: 1, KINDS[1]: 1}}
+
+
 def test_records_of_several_processes_are_added(tmp_path: Path) -> None:
     for number in (1, 2):
         one = Recorder(tmp_path)
@@ -262,6 +315,35 @@ def test_a_budget_that_is_over_leaves_the_rest_for_the_next_time(tmp_path: Path)
         program.tune_products({KINDS[0]: 1}, tmp_path, budget="30e", dry=True)
     with pytest.raises(SassafrasError, match="other conditions"):
         program.tune_products({KINDS[0]: 1}, tmp_path, seed=1, dry=True)
+
+
+def test_a_tuning_goes_on_from_a_damaged_journal_or_says_so(tmp_path: Path) -> None:
+    path, calls = tmp_path / "program.gpu0.jsonl", {KINDS[0]: 1, KINDS[2]: 1}
+    program.tune_products(calls, tmp_path, dry=True)
+    header, first, second = path.read_bytes().splitlines(keepends=True)
+    for damaged in (b"", header[:30], header + b"\xff\n" + first, header + first + second[:40] + b"\n3\n"):
+        path.write_bytes(damaged)
+        assert len(program.tune_products(calls, tmp_path, dry=True).rows) == 2
+    record = json.loads(first)
+    for wrong in ({"ours": [1]}, {"ours": None}, {"us": "fast"}, {"member": None}):
+        record = {**json.loads(first), **wrong}
+        if record["member"] is None:
+            del record["member"]
+        path.write_bytes(header + json.dumps(record).encode() + b"\n" + second)
+        with pytest.raises(SassafrasError, match=r"program\.gpu0\.jsonl: the record of 1x4096.* --fresh"):
+            program.tune_products(calls, tmp_path, dry=True)
+
+
+def test_a_folder_of_another_gpu_is_refused_with_nothing_left_to_do(tmp_path: Path) -> None:
+    """A shared folder: its results are another machine's, which are not this one's."""
+    path, calls = tmp_path / "program.gpu0.jsonl", {KINDS[2]: 1}
+    program.tune_products(calls, tmp_path, dry=True)
+    assert len(program.tune_products(calls, tmp_path, dry=True).rows) == 1
+    first, *rest = path.read_text().splitlines(keepends=True)
+    header = json.loads(first)["header"]
+    path.write_text(json.dumps({"header": {**header, "gpu": "NVIDIA H100"}}) + "\n" + "".join(rest))
+    with pytest.raises(SassafrasError, match=r"other conditions .*--fresh"):
+        program.tune_products(calls, tmp_path, dry=True)
 
 
 def test_a_process_is_told_what_its_tuning_lacks(

@@ -141,8 +141,11 @@ def test_the_environment_decides(
     monkeypatch.setenv(VARIABLE, str(file_of(tmp_path / "none.jsonl")))
     assert scheduled(parent, "softmax", GPU) == schedules.Scheduled(parent)
     (tmp_path / "cut.jsonl").write_text('{"sassafras_gemm_schedules": 1}\n{"gpu"')
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "cut.jsonl"))
-    assert scheduled(parent, "softmax", GPU) == schedules.Scheduled(parent)
+    for name in ("cut.jsonl", "misspelt.jsonl"):
+        monkeypatch.setenv(VARIABLE, str(tmp_path / name))
+        found = scheduled(parent, "softmax", GPU)
+        assert found.cubin == parent and found.why.startswith(f"{name}: no file of schedules")
+        assert f"1 without: {name}" in schedules.words([found])
     with pytest.raises(SassafrasError, match="no file of schedules"):
         schedules.read(tmp_path / "cut.jsonl")
 

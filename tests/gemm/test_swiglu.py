@@ -295,6 +295,10 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: py
         gate, up = network.inner[0](x).chunk(2, -1)
         return silu(gate.int().half()) * up
 
+    def wide(x: Any) -> Any:  # in FP32, which a kernel's result is not
+        gate, up = network.inner[0](x).chunk(2, -1)
+        return silu(gate.float()) * up
+
     def places(function: Any, x: Any, **options: Any) -> int:
         torch._dynamo.reset()
         graphs.clear()
@@ -307,7 +311,8 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: py
 
     with torch.no_grad():
         assert places(asked, half(4, 64)) == 1
-        for function in (both, other, uneven, rounded):
+        assert places(lambda x: wide(x).half(), half(4, 64)) == 1
+        for function in (both, other, uneven, rounded, wide):
             assert places(function, half(4, 64)) == 0, function
         assert places(network, half(4, 64), dynamic=True) == 0
         assert places(network, half(4, 64)) == 1

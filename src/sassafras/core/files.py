@@ -35,6 +35,14 @@ def write_whole(path: Path, data: bytes | str) -> None:
         raise
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is a file; False where the system does not let this process look."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
 def locked(path: str | Path) -> Iterator[None]:
     """Hold a lock file, one process of this machine at a time; one that dies lets it go. ``""``: no file."""

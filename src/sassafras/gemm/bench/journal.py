@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
+from sassafras.core.errors import os_errors
 
 #: of records: configurations are fields (2), they were names
 FORMAT = 2
@@ -27,7 +28,8 @@ class Journal:
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.stat().st_size == 0:
+        if not has_begun(path):
+            path.unlink(missing_ok=True)
             self.add({"header": header})
             return
         belongs(path, header, whole=True)
@@ -45,6 +47,14 @@ class Journal:
             file.write(json.dumps(record, default=str) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def has_begun(path: Path) -> bool:
+    """Whether a journal has more than a first line that its writer was killed in."""
+    if not path.is_file():
+        return path.exists()  # a folder is no journal: it is refused
+    data = path.read_bytes()
+    return b"\n" in data or not b'{"header": '.startswith(data[:11])
 
 
 def belongs(path: Path, wanted: dict[str, Any], *, whole: bool = False) -> None:
@@ -69,14 +79,20 @@ def belongs(path: Path, wanted: dict[str, Any], *, whole: bool = False) -> None:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Every complete line of a journal. Raises SassafrasError when the first is none of ours."""
+    with os_errors("a journal cannot be read", path):
+        data = path.read_bytes()
     records = []
-    for line in path.read_text().splitlines():
+    for line in data.split(b"\n"):
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
         except ValueError:
             continue
-    if not records or "header" not in records[0]:
-        raise SassafrasError("not a benchmark journal", where=path.name)
+        if isinstance(record, dict):
+            records.append(record)
+    if not records or not isinstance(records[0].get("header"), dict):
+        raise SassafrasError(
+            "not a benchmark journal", where=path.name, hint="remove it, or start with --fresh"
+        )
     return records
 
 

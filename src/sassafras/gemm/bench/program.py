@@ -22,7 +22,7 @@ from ..matmul.recorder import Recorder, recorded, to_json
 from ..problem.shape import Product
 from ..select.dataset import slug
 from ..select.table import ProductRow, TunedTable
-from .journal import Journal, belongs, read, records_of
+from .journal import Journal, belongs, has_begun, read, records_of
 from .options import Options
 from .runs import provenance
 from .worker import asked
@@ -189,7 +189,7 @@ def tune_products(
     plan = {**own, "options": asdict(Options(seed=seed))}
     path = folder / _JOURNAL
     done: dict[str, dict[str, Any]] = {}  # a product's record by its name
-    if path.is_file():
+    if has_begun(path):
         belongs(path, asked(plan))
         done = records_of(path)
     weights = {product: count * _guess_us(product) for product, count in calls.items()}
@@ -198,8 +198,8 @@ def tune_products(
     try:
         if left:
             say(f"{len(calls)} products, {len(done)} tuned before; compiling kernels for {len(left)}")
-            _ask(client, left[0], products=[p.to_json() for p in left])
-            journal, begun = Journal(path, client.header), time.monotonic()
+        _ask(client, next(iter(calls)), products=[p.to_json() for p in left])
+        journal, begun = Journal(path, client.header), time.monotonic()  # of this GPU, if none is left, too
         for number, product in enumerate(left):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
@@ -257,10 +257,15 @@ def _rows(calls: Mapping[Product, int], done: Mapping[str, dict[str, Any]]) -> l
     for product, count in calls.items():
         if "us" not in (record := done.get(str(product), {})):
             continue
-        listed = read_list([given for given, _ in record["ours"]])
-        ours = [[at, us] for at, (_, us) in enumerate(record["ours"])]
-        own = {**record, **product.to_json(), "calls": count, "ours": ours}
-        found.append(ProductRow.from_json(own, listed))
+        try:
+            listed = read_list([given for given, _ in record["ours"]])
+            ours = [[at, us] for at, (_, us) in enumerate(record["ours"])]
+            times = {name: float(record[name]) for name in ("us", "torch_us", "before_us")}
+            own = {**record, **times, **product.to_json(), "calls": count, "ours": ours}
+            found.append(ProductRow.from_json(own, listed))
+        except (LookupError, TypeError, ValueError) as error:
+            what, hint = f"the record of {product} is damaged: {error}", "start over with --fresh"
+            raise SassafrasError(what, where=_JOURNAL, hint=hint) from error
     return sorted(found, key=lambda row: -row.calls * row.before_us)
 
 

@@ -11,8 +11,8 @@ from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from sassafras.core import CompileError
-from sassafras.core.errors import os_errors
+from sassafras.core import CompileError, SassafrasError
+from sassafras.core.errors import reason
 from sassafras.core.files import write_whole
 
 from ..configs.registry import Instance
@@ -41,11 +41,15 @@ def _paste(text: str, seen: frozenset[str]) -> str:
 
 
 def default_cache() -> Path:
-    """``$SASSAFRAS_GEMM_CACHE``, or a folder in the user's cache directory."""
+    """``$SASSAFRAS_GEMM_CACHE``, or a folder in the user's cache directory; without a home directory one that
+    keeps nothing."""
     if given := os.environ.get("SASSAFRAS_GEMM_CACHE"):
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "sassafras" / "gemm"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "sassafras" / "gemm"
+    except RuntimeError:
+        return Path(os.devnull) / "sassafras"
 
 
 def cached_path(instance: Instance, cache: Path | None = None) -> Path:
@@ -54,21 +58,45 @@ def cached_path(instance: Instance, cache: Path | None = None) -> Path:
     return (cache or default_cache()) / f"{instance.name}-{digest}.cubin"
 
 
+def stored(path: Path) -> bytes | None:
+    """A kept cubin; None where there is none, or none that may be read."""
+    try:
+        data = path.read_bytes() if path.is_file() else b""
+    except OSError:
+        return None
+    return data if data[:4] == b"\x7fELF" else None
+
+
+class NotKept(SassafrasError):
+    """A folder takes no file; `data` is what was made for it."""
+
+    data = b""
+
+
+def not_kept(error: OSError, what: str, folder: Path) -> NotKept:
+    """The error that says so."""
+    hint = "make room or name another folder ($SASSAFRAS_GEMM_CACHE); the same command goes on"
+    return NotKept(f"{what} cannot be kept there: {reason(error)}", where=str(folder), hint=hint)
+
+
 def cubin(instance: Instance, cache: Path | None = None) -> bytes:
     """The instance's cubin, compiled now unless it is cached.
 
     Raises:
         CompileError: the compiler refused it.
         ToolMissing: neither NVRTC nor nvcc is there.
-        SassafrasError: the folder does not take it; what was kept before stays.
+        NotKept: the folder does not take it; what was kept before stays.
     """
     path = cached_path(instance, cache)
-    if path.is_file() and (data := path.read_bytes())[:4] == b"\x7fELF":
+    if (data := stored(path)) is not None:
         return data
     data = _compile(source(instance), instance.name)
-    hint = "make room or name another folder; the same command goes on"
-    with os_errors("kernels cannot be kept there", path.parent, hint=hint):
+    try:
         write_whole(path, data)
+    except OSError as error:
+        refused = not_kept(error, "kernels", path.parent)
+        refused.data = data
+        raise refused from error
     return data
 
 
@@ -93,10 +121,10 @@ def build(
     Where an instance leaves something to a second kernel, that is compiled, too (`companions`).
 
     Raises:
-        CompileError, ToolMissing, SassafrasError: as `cubin`.
+        CompileError, ToolMissing, NotKept: as `cubin`.
     """
     wanted = with_companions(instances)
-    missing = [i for i in wanted if not cached_path(i, cache).is_file()]
+    missing = [i for i in wanted if stored(cached_path(i, cache)) is None]
     count = min(len(missing), workers or os.cpu_count() or 1)
     if count > 1:
         with ProcessPoolExecutor(count, get_context("spawn")) as pool:

@@ -10,13 +10,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import threading
 from pathlib import Path
 from types import ModuleType
 
 from sassafras.core import CompileError, ToolMissing
+from sassafras.core.files import is_file
 
-from .cubins import default_cache
+from .cubins import NotKept, default_cache, not_kept
 
 SOURCES = ("launcher.cpp", "launcher.hpp", "plan.hpp", "problem.hpp")
 _HERE = Path(__file__).resolve().parents[1] / "matmul" / "launcher"
@@ -48,9 +50,10 @@ def build(cache: Path | None = None) -> Path:
     Raises:
         ToolMissing: no compiler, or no Python header.
         CompileError: the compiler failed; its messages.
+        NotKept: the folder takes no file.
     """
     target = path(cache)
-    if target.is_file():
+    if is_file(target):
         return target
     found = compiler()
     if found is None:
@@ -58,8 +61,12 @@ def build(cache: Path | None = None) -> Path:
             "no C++ compiler or no Python.h: sassafras.matmul uses its Python launcher",
             hint="install g++ and python3-dev",
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+    except OSError as error:
+        raise not_kept(error, "the launcher", target.parent) from error
     include = f"-I{sysconfig.get_paths()['include']}"
     command = [found, *_FLAGS, include, str(_HERE / SOURCES[0]), "-o", str(temporary)]
     try:
@@ -83,6 +90,19 @@ def load(built: Path) -> ModuleType:
     """The module, loaded once a process. Raises CompileError when this Python cannot load it."""
     with _LOADING:
         return loaded() or _load(built)
+
+
+def made(cache: Path | None = None) -> ModuleType:
+    """The module, built if need be; in a passing folder where the cache takes no file.
+
+    Raises:
+        ToolMissing, CompileError: as `build` and `load`.
+    """
+    try:
+        return loaded() or load(build(cache))
+    except NotKept:
+        with tempfile.TemporaryDirectory(prefix="sassafras-") as folder:
+            return load(build(Path(folder)))
 
 
 def _load(built: Path) -> ModuleType:

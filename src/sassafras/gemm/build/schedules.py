@@ -170,28 +170,30 @@ def applied(cubin: bytes, entry: str, gpu: str, rows: Iterable[Row]) -> Schedule
 
 def scheduled(cubin: bytes, entry: str, gpu: str) -> Scheduled:
     """`applied` with the schedules that this process uses: the package's, or what the environment says."""
-    found = applied(cubin, entry, gpu, _used())
+    rows, unread = _used()
+    found = Scheduled(cubin, why=unread) if unread else applied(cubin, entry, gpu, rows)
     if os.environ.get(VARIABLE) == "off" and found.tuned:
         return Scheduled(cubin, why=f"{VARIABLE}=off")
     return found
 
 
-def _used() -> Sequence[Row]:
+def _used() -> tuple[Sequence[Row], str]:
+    """The rows, and what is wrong with the file."""
     given = os.environ.get(VARIABLE, "")
     return _read(str(SHIPPED) if given in ("", "off") else given)
 
 
 @lru_cache(maxsize=4)
-def _read(path: str) -> Sequence[Row]:
+def _read(path: str) -> tuple[Sequence[Row], str]:
     try:
-        return read(Path(path))
-    except SassafrasError:
-        return ()  # a damaged file must not break a user's program
+        return read(Path(path)), ""
+    except SassafrasError as error:
+        return (), str(error)  # a damaged file must not break a user's program
 
 
 def entries(gpu: str) -> list[str]:
     """Kernels that have a schedule for this GPU, among those that this process uses."""
-    return sorted({str(row.get("entry")) for row in _used() if row.get("gpu") == gpu})
+    return sorted({str(row.get("entry")) for row in _used()[0] if row.get("gpu") == gpu})
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -83,8 +83,16 @@ def _ours(a: Any, b: Any) -> bool:
     return not invariant.why_not(a.device.index or 0)
 
 
+def _shape(a: Any, b: Any) -> tuple[int, ...]:
+    """The product's. Raises RuntimeError where there is none: a kernel would read past the operands' ends."""
+    if a.dim() != b.dim() or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+        raise RuntimeError(f"shapes cannot be multiplied ({tuple(a.shape)} and {tuple(b.shape)})")
+    return (*a.shape[:-1], b.shape[-1])
+
+
 def _product(a: Any, b: Any, out: Any = None) -> Any:
     """a @ b of two matrices, or of two batches of as many; `out` may or may not be what is returned."""
+    _shape(a, b)
     if _ours(a, b):
         return invariant.rows_of(a, b, out=out)
     if 0 in (*a.shape, *b.shape):
@@ -99,9 +107,11 @@ def _product(a: Any, b: Any, out: Any = None) -> Any:
 
 def _sum(addend: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta * addend + alpha * a @ b: one kernel of ours if the factors are 1, else each operation rounds."""
-    shape = (*a.shape[:-1], b.shape[-1])
-    if beta == alpha == 1 and _ours(a, b) and addend.dtype == a.dtype:
-        row = addend.expand(shape)
+    shape = _shape(a, b)
+    row = addend = addend.expand(shape)
+    if addend.dtype != a.dtype:
+        raise RuntimeError(f"{addend.dtype} is added to a product of {a.dtype}: one type is expected")
+    if beta == alpha == 1 and _ours(a, b):
         while row.dim() > 1 and (row.stride(0) == 0 or row.shape[0] == 1):
             row = row[0]
         if row.dim() == 1:
@@ -130,6 +140,8 @@ def _activated(bias: Any, a: Any, b: Any, *, use_gelu: bool = False, **factors: 
 def _into(out: Any, value: Any) -> Any:
     if value is out:
         return out
+    if out.dtype != value.dtype:
+        raise RuntimeError(f"out is {out.dtype}, the result {value.dtype}")
     if out.shape != value.shape:
         out.resize_(value.shape)
     return out.copy_(value)
@@ -165,9 +177,23 @@ def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
     return row_kernels.log_softmax(_real(x, "log_softmax").movedim(dim, -1), dtype).movedim(-1, dim)
 
 
+def _dims(x: Any, dim: Any) -> list[int]:
+    """These dimensions, or all, in order, counted from the first. Raises what torch raises."""
+    rank = max(1, x.dim())
+    for d in dim or ():
+        if not -rank <= d < rank:
+            raise IndexError(f"Dimension out of range (expected to be in [{-rank}, {rank - 1}], but got {d})")
+    dims = sorted(d % rank for d in dim) if dim else list(range(x.dim()))
+    if len({*dims}) != len(dims):
+        raise RuntimeError(f"a dimension appears multiple times in {[*dim]}")
+    return dims
+
+
 def _mean(x: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
     x = _real(x if dtype is None else x.to(dtype), "mean")
-    dims = sorted({d % max(1, x.dim()) for d in dim}) if dim else list(range(x.dim()))
+    dims = _dims(x, dim)
+    if x.dim() == 0:
+        return x.clone()
     kept = [d for d in range(x.dim()) if d not in dims]
     rows = x.permute(*kept, *dims).reshape(*(x.shape[d] for d in kept), -1)
     if rows.numel() == 0:

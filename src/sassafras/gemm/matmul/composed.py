@@ -49,7 +49,8 @@ def composed(
     scale: dict[str, Any] = {} if alpha == 1 else {"alpha": alpha}
     if out is None and _library_fuses(a, b, bias, activation):
         return torch._addmm_activation(bias, a, b, **scale, use_gelu=activation == "gelu_tanh")
-    add = {2: torch.addmm, 3: torch.baddbmm}.get(a.dim() if a.dim() == b.dim() else 0)
+    alike = a.dim() == b.dim() and (a.dim() == 2 or a.shape[:1] == b.shape[:1])
+    add = {2: torch.addmm, 3: torch.baddbmm}.get(a.dim() if alike else 0)
     row = bias is not None and bias.dim() == 1  # vmap has more
     if beta:
         if add is not None and out.dim() == a.dim():
@@ -57,7 +58,7 @@ def composed(
         else:
             value = torch.matmul(a, b) * alpha + beta * out
         value = value if bias is None else value + bias
-    elif row and add is not None and (a.dim() == 2 or len(a) == len(b)):
+    elif row and add is not None:
         value = add(bias, a, b, **scale)
     elif row and b.dim() == 2 and not scale:
         value = torch.nn.functional.linear(a, b.t(), bias)
@@ -135,7 +136,7 @@ def check(
 def _library_fuses(a: Any, b: Any, bias: Any, activation: str | None) -> bool:
     """Whether torch reaches cuBLASLt's own epilogue. Its GELU is the tanh form (on the CPU it is another).
 
-    Of empty operands torch leaves the activation out.
+    Of empty operands torch leaves the activation out; a subclass may have rules for addmm and relu alone.
     """
     extra = epilogue_selector.Extra(bias is not None, activation)
     return (
@@ -143,6 +144,7 @@ def _library_fuses(a: Any, b: Any, bias: Any, activation: str | None) -> bool:
         and bias.dim() == 1
         and a.device.type == "cuda"
         and fits(a, b)
+        and all(type(t) in plain_tensors.KINDS for t in (a, b, bias))
         and not torch.compiler.is_compiling()
         and not plain_tensors.observed()
         and not wants_grad(a, b, bias)

@@ -48,15 +48,21 @@ def pair(node: Any) -> LayerCall | None:
         ours, others = product(gate), product(up)
         if ours is None or others is None or any({*old.users} - seen for old in seen - {node}):
             continue
-        dtypes = {torch.float32, ours.a.meta["val"].dtype}
-        if not {old.args[1] for old in seen if old.target is _CAST} <= dtypes:
+        dtype = ours.a.meta["val"].dtype
+        if not {old.args[1] for old in seen if old.target is _CAST} <= {torch.float32, dtype}:
             continue
+        if node.meta["val"].dtype != dtype and not all(_casts(reader, dtype) for reader in node.users):
+            continue  # the result is wider than a kernel's
         if gate is up and (left, right) == (0, 1):
             return ours._replace(activation=SWIGLU)
         plain = left is right is ours.bias is others.bias is None
         if gate is not up and plain and (ours.a is others.a or _alike(ours.a, others.a)):
             return ours._replace(other=others.b, activation=SWIGLU)
     return None
+
+
+def _casts(node: Any, dtype: Any) -> bool:
+    return node.target is _CAST and node.args[1] == dtype
 
 
 def halves(node: Any) -> tuple[Any, ...]:

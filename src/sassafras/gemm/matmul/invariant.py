@@ -14,7 +14,6 @@ import torch
 
 from sassafras.core import DeviceError, SassafrasError
 
-from ..build.cubins import cubin
 from ..configs.epilogue import NUMBERS
 from ..problem.launch import ceil_div
 from ..select import invariant
@@ -63,7 +62,7 @@ class InvariantPlanner(Planner):
                 return
             choice = self.choose(problem)
             if choice.config is not None:
-                codes = [self._stored(i) or cubin(i, self.cache) for i in choice.config.instances]
+                codes = [self._made(i) for i in choice.config.instances]
                 self.launcher.add_kernel(problem, *self._bound(problem, choice.config, codes))
             self.served[problem] = choice
 

@@ -2,6 +2,7 @@
 
 An accelerated layer changes its class and nothing else: parameters, names, hooks and attributes stay, and
 `restore` sets the class back. A subclass of torch.nn.Linear may compute anything, so it is left alone.
+Parametrisations and FSDP derive a class of an accelerated layer's, which is accelerated too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import copy
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from .problem import BIAS, Problem
 
 #: rows of inputs whose kernels are waited for unless they are given
 _TOKENS = tuple(2**i for i in range(13))
+_NO_WEIGHT = "without a weight"
 
 
 class Linear(torch.nn.Linear):
@@ -37,6 +39,13 @@ class Linear(torch.nn.Linear):
         if type(self) is not Linear:
             return made
         return torch.nn.Linear, (1, 1, True, "meta"), made[2]  # parameters are in the state
+
+    def __prepare_scriptable__(self) -> Any:
+        raise SassafrasError(
+            "torch.jit.script compiles no accelerated layer",
+            where="sassafras.accelerate",
+            hint="sassafras.restore(model) first, or torch.jit.trace",
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         memo[id(self)] = copied = type(self).__new__(type(self))
@@ -95,22 +104,22 @@ def accelerate(model: Any, *, wait: bool = False, tokens: Sequence[int] = ()) ->
         raise SassafrasError(
             f"a torch.nn.Module is expected, not {type(model).__name__}", where="sassafras.accelerate"
         )
-    if not all(isinstance(rows, int) and rows > 0 for rows in tokens):
-        raise SassafrasError(f"tokens are positive integers, not {tokens!r}", where="sassafras.accelerate")
+    rows = tuple(tokens) if isinstance(tokens, Iterable) else None
+    if rows is None or not all(isinstance(m, int) and m > 0 for m in rows):
+        told = f"tokens are positive integers, not {tokens if rows is None else rows!r}"
+        raise SassafrasError(told, where="sassafras.accelerate")
     found = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
-    left: Counter[str] = Counter()
-    ours = []
-    for layer in found:
-        if why := _why_not(layer):
-            left[why] += 1
-            continue
-        layer.__class__ = Linear
-        ours.append(layer)
+    reasons = [_why_not(layer) for layer in found]  # all, before any layer is changed
+    left = Counter(filter(None, reasons))
+    ours = [layer for layer, why in zip(found, reasons, strict=True) if not why]
+    for layer in ours:
+        if type(layer) is torch.nn.Linear:
+            layer.__class__ = Linear
     if left or not found:
         _say(len(found), left)
     if wait and api._engine is not None:
         api.settle()  # plans of the launcher that serves until then are dropped
-    keys = {key for layer in ours for key in _keys(layer, tokens or (_TOKENS if wait else ()))}
+    keys = {key for layer in ours for key in _keys(layer, rows or (_TOKENS if wait else ()))}
     for turn in range(2 if wait else 1):  # a second time with the kernels that have been compiled
         for key in keys:
             api._engine.serve(key)  # type: ignore[union-attr]
@@ -122,9 +131,19 @@ def accelerate(model: Any, *, wait: bool = False, tokens: Sequence[int] = ()) ->
 def restore(model: Any) -> Any:
     """Make the layers that `accelerate` changed plain `torch.nn.Linear` layers again; returns the model."""
     for layer in model.modules():
-        if type(layer) is Linear:
-            layer.__class__ = torch.nn.Linear
+        if isinstance(layer, Linear):
+            layer.__class__ = _restored(type(layer))
     return model
+
+
+def _restored(kind: type) -> type:
+    """A class with torch.nn.Linear among its bases in the place of ours."""
+    if not issubclass(kind, Linear):
+        return kind
+    if kind is Linear:
+        return torch.nn.Linear
+    own = {name: value for name, value in kind.__dict__.items() if name not in ("__dict__", "__weakref__")}
+    return type(kind.__name__, tuple(map(_restored, kind.__bases__)), own)
 
 
 def layers(model: Any) -> list[Layer]:
@@ -135,8 +154,9 @@ def layers(model: Any) -> list[Layer]:
         if not isinstance(layer, torch.nn.Linear):
             continue
         n, k = layer.out_features, layer.in_features
-        if type(layer) is not Linear:
-            found.append(Layer(name, n, k, False, _why_not(layer) or "not accelerated"))
+        why = _why_not(layer)
+        if type(layer).forward is not Linear.forward or why == _NO_WEIGHT:
+            found.append(Layer(name, n, k, False, why or "not accelerated"))
             continue
         kind = (layer.weight.device.index or 0, n, k, BIAS * (layer.bias is not None), "tn")
         served = {
@@ -151,11 +171,12 @@ def layers(model: Any) -> list[Layer]:
 
 def _why_not(layer: Any) -> str:
     """Why a linear layer is left to torch; empty if it is or can be accelerated."""
-    if type(layer) not in (torch.nn.Linear, Linear):
+    if type(layer) is not torch.nn.Linear and type(layer).forward is not Linear.forward:
         return f"of class {type(layer).__name__}"
     if "forward" in layer.__dict__:
         return "with a replaced forward"
-    weight = layer.weight
+    if not isinstance(weight := getattr(layer, "weight", None), torch.Tensor):
+        return _NO_WEIGHT
     distributed = sys.modules.get("torch.distributed.tensor")
     # FSDP's are plain in forward; others are torch's there
     sharded = distributed is not None and isinstance(weight, distributed.DTensor)

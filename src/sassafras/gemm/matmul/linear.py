@@ -64,6 +64,8 @@ def linear(
         call = x, weight, bias, _KEPT[activation], number, residual
         if any(t.requires_grad for t in call if isinstance(t, torch.Tensor)):
             result = torch_op.Linear.apply(api._launch_linear, *call)
+            if result is None:
+                return _composed(x, weight, bias, activation, residual)
     return _general(x, weight, bias, activation, residual) if result is NotImplemented else result
 
 
@@ -92,8 +94,8 @@ def _general(x: Any, weight: Any, bias: Any, activation: str | None, residual: A
             f"no activation {activation!r}", where="sassafras.linear", hint=f"one of {known}"
         )
     tensors = [x, weight, *(t for t in (bias, residual) if t is not None)]
-    if not all(isinstance(t, torch.Tensor) for t in tensors):
-        return _functional.linear(x, weight, bias)  # which raises
+    if not all(isinstance(t, torch.Tensor) for t in tensors):  # which torch records or refuses
+        return _by_linear(x, weight, bias, activation, residual)
     if residual is not None and residual.shape != (*x.shape[:-1], *weight.shape[:-1]):
         raise SassafrasError(
             f"residual is {tuple(residual.shape)}, the result {(*x.shape[:-1], *weight.shape[:-1])}",
@@ -117,5 +119,9 @@ def _composed(x: Any, weight: Any, bias: Any, activation: str | None, residual: 
     """By torch, whose library has some epilogues."""
     if residual is None and activation is not None and type(weight) in plain_tensors.KINDS:
         return composed(x, weight.t(), None, bias, activation)
+    return _by_linear(x, weight, bias, activation, residual)
+
+
+def _by_linear(x: Any, weight: Any, bias: Any, activation: str | None, residual: Any) -> Any:
     value = _functional.linear(x, weight, bias)
     return activated(value if residual is None else value + residual, activation)

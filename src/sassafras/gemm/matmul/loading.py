@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sassafras.core import SassafrasError
-from sassafras.core.files import code_digest
+from sassafras.core.files import code_digest, is_file
 
 from ..build.cubins import default_cache
 from ..configs.backward import PART
@@ -43,7 +43,7 @@ def load_table(
     named: TunedTable | None = None
     near = tables_of(gpu, facts)
     if given := os.environ.get("SASSAFRAS_GEMM_TABLE"):
-        whole = TunedTable.load(Path(given))
+        whole = _named(Path(given))
         named = whole.of_gpu(gpu)
         if len(named.products) < len(whole.products):
             of = "modelled" if whole.header.get("modelled") else f"timed on {whole.header.get('gpu')}"
@@ -55,7 +55,7 @@ def load_table(
     for path in (backward, tables.shipped_path(near), tuned_path(gpu)):
         if start is not None and path == tables.shipped_path(near):
             found = start if found is None else found.merged(start)
-        elif path.is_file():
+        elif is_file(path):
             try:
                 loaded = TunedTable.load(path).of_gpu(gpu)
             except SassafrasError:
@@ -66,10 +66,17 @@ def load_table(
     return named if found is None else found.merged(named)
 
 
+def _named(path: Path) -> TunedTable:
+    try:
+        return TunedTable.load(path)
+    except SassafrasError as error:
+        raise SassafrasError(error.what, where=f"SASSAFRAS_GEMM_TABLE={path}") from error
+
+
 def _calibrated(facts: GpuFacts, lt_version: int | None, say: Callable[[str], None]) -> TunedTable | None:
     """The table that a calibration of this GPU made, if driver and cuBLASLt are those of then."""
     path = calibrated_path(facts)
-    if not path.is_file():
+    if not is_file(path):
         return None
     try:
         found = TunedTable.load(path)

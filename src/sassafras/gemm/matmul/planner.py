@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from sassafras.core import DeviceError, SassafrasError
 
 from ..build import launcher as build
 from ..build import schedules
-from ..build.cubins import ARCH, cached_path, cubin
+from ..build.cubins import ARCH, NotKept, cached_path, cubin, stored
 from ..configs import rows
 from ..configs.epilogue import NUMBERS
 from ..configs.registry import Config, Instance
@@ -91,6 +92,7 @@ class Planner:
         self._scheduled: dict[tuple[int, Instance], schedules.Scheduled] = {}
         self._compiling: dict[Instance, list[Callable[[], Any]]] = {}
         self._uncompilable: dict[Instance, str] = {}
+        self._not_kept: dict[Instance, bytes] = {}
         self._threads: list[threading.Thread] = []
         self._start(self._build_launcher)
 
@@ -117,7 +119,10 @@ class Planner:
             why = f"our kernels are for sm_90, {name} is sm_{major}{minor}"
             return PlannedGpu(name, None, why, digest=digest)
         version = lt.version if (lt := self._lt_member()) else None
-        found = load_table(name, self.note, facts, version) if self._table is None else self._table
+        try:
+            found = load_table(name, self.note, facts, version) if self._table is None else self._table
+        except SassafrasError as error:  # the file that the environment names
+            return PlannedGpu(name, None, str(error), digest=digest)
         if found is None:
             why = f"nothing was tuned for {name} (sassafras tune --products)"
             return PlannedGpu(name, None, why, digest=digest)
@@ -241,7 +246,7 @@ class Planner:
         why = "no kernel takes such tensors" if found is None else why_illegal(config, found.problem)
         if found is None or why:
             raise SassafrasError(why or "", where=config.name)
-        codes = [cubin(instance, self.cache) for instance in config.instances]
+        codes = [self._made(instance) for instance in config.instances]
         kernel = KernelLauncher(self.driver, *self._bound(found.problem, config, codes))
         c = a.new_empty((*found.leading, a.shape[-2], found.problem.ldc)) if out is None else out
         values, device = found.values(asked, c.data_ptr()), found.problem.device
@@ -266,10 +271,21 @@ class Planner:
 
     def _stored(self, instance: Instance) -> bytes | None:
         for folder in (SHIPPED, self.cache):
-            path = cached_path(instance, folder)
-            if path.is_file() and (data := path.read_bytes())[:4] == b"\x7fELF":
+            if (data := stored(cached_path(instance, folder))) is not None:
                 return data
-        return None
+        return self._not_kept.get(instance)
+
+    def _made(self, instance: Instance) -> bytes:
+        """The cubin, compiled now if it is missing. Raises CompileError, ToolMissing."""
+        try:
+            return self._stored(instance) or cubin(instance, self.cache)
+        except NotKept as error:  # each process compiles it
+            new, self._not_kept[instance] = not self._not_kept, error.data
+            self.note(str(error))
+            if new:
+                text = f"sassafras.matmul: {error}; this process keeps them in memory, others compile again"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+            return error.data
 
     def _compile_later(self, instance: Instance, built: Callable[[], Any]) -> None:
         waiting = self._compiling.setdefault(instance, [])
@@ -279,7 +295,7 @@ class Planner:
 
     def _compile(self, instance: Instance) -> None:
         try:
-            cubin(instance, self.cache)
+            self._made(instance)
         except Exception as error:  # whatever the compiler does, torch goes on serving
             with self._lock:
                 self._uncompilable[instance] = f"{instance.name} could not be compiled: {error}"
@@ -293,10 +309,10 @@ class Planner:
 
     def _build_launcher(self) -> None:
         try:
-            module = build.loaded() or build.load(build.build(self.cache))
+            module = build.made(self.cache)
             lt = self._lt_member()
             made = compiled(module, self.driver, self.torch, lt.matmul_address if lt else 0)
-        except (SassafrasError, AttributeError, ValueError) as error:
+        except (SassafrasError, OSError, AttributeError, ValueError) as error:
             self.note(f"the Python launcher is used: {error}")
             return
         with self._lock:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
+from sassafras.core.errors import reason
 from sassafras.core.files import write_whole
 
 from ..problem.shape import Product
@@ -39,6 +41,7 @@ class Recorder:
         self.folder, self.others = folder, 0
         self.calls: Counter[Product] = Counter()
         self._captured: Counter[Product] | None = None
+        self._process, self._refused = os.getpid(), False
         self._lock = threading.Lock()
         self._original: dict[str, Callable[..., Any]] = {}
 
@@ -52,6 +55,7 @@ class Recorder:
             return
         product = Problem(*key).product
         with self._lock:
+            self._begin()
             if product is None:
                 self.others += 1
                 return
@@ -63,12 +67,26 @@ class Recorder:
             self.save()
 
     def save(self) -> None:
-        """Write the folder's file of this process, if there is a folder."""
+        """Write the folder's file of this process, if there is a folder; one warning where it takes none."""
         if self.folder is None:
             return
         with self._lock:
+            self._begin()
             found = {"products": to_json(self.calls), "others": self.others}
-            write_whole(self.folder / f"{os.getpid()}.json", json.dumps(found))
+            try:
+                write_whole(self.folder / f"{os.getpid()}.json", json.dumps(found))
+                return
+            except OSError as error:
+                told = f"{VARIABLE}={self.folder}: products cannot be recorded there: {reason(error)}"
+            said, self._refused = self._refused, True
+        if not said:
+            warnings.warn(f"sassafras.matmul: {told}", RuntimeWarning, stacklevel=2)
+
+    def _begin(self) -> None:
+        """A process that was forked counts its own calls: its parent's are in the parent's file."""
+        if self._process != os.getpid():
+            self._process, self.others = os.getpid(), 0
+            self.calls.clear()
 
     def watch_graphs(self, graph: Any) -> None:
         """Count replays of a class of CUDA graphs (torch.cuda.CUDAGraph), until `leave_graphs`."""

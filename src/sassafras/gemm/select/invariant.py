@@ -71,8 +71,8 @@ def members(shape: Shape, layout: str, dtype: str, legal: Legal, *, epilogue: bo
     wanted = cuts_of(shape.n, shape.k)
     compiled = _compiled(layout, dtype, epilogue, len(wanted) + 1)
     able = [c for c in compiled if c.cuts(shape) == wanted]
-    good = [c for c in able if _unsplit(c).dominated(shape) is None and legal(c)]
-    return good or [c for c in able if legal(c)]
+    possible = [c for c in able if legal(c)]
+    return [c for c in possible if _unsplit(c).dominated(shape) is None] or possible
 
 
 _FEW = frozenset((*few_rows.INSTANCES, *few_rows.OTHER_INSTANCES))

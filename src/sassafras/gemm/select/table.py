@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
-from sassafras.core.files import write_whole
+from sassafras.core.errors import os_errors
+from sassafras.core.files import locked, write_whole
 
 from ..configs.fields import ConfigurationList, known, read_list
 from ..configs.registry import Config
@@ -181,8 +182,16 @@ class TunedTable:
         )
 
     def install(self, path: Path) -> None:
-        """Save it, merged over what is there."""
-        (TunedTable.load(path).merged(self) if path.is_file() else self).save(path)
+        """Save it, merged over what is there; of several processes that do so at a time none is lost.
+
+        Raises:
+            SassafrasError: the folder does not take it, or what is there is no table.
+        """
+        hint = "SASSAFRAS_GEMM_TABLE names the table that is to be used, SASSAFRAS_GEMM_CACHE the folder"
+        with os_errors("a tuned table cannot be kept there", path, hint=hint):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with locked(path.with_name(f"{path.name}.lock")):
+                (TunedTable.load(path).merged(self) if path.is_file() else self).save(path)
 
     @classmethod
     def load(cls, path: Path) -> TunedTable:
