@@ -54,11 +54,20 @@ def approved(space: ScheduleSpace, validator: Validator, seed: int, moves: int) 
     return moves // 5
 
 
+#: loads of one address under different guards
+ALIKE = r"""
+extern "C" __global__ void guarded_twice(float* b, int n) {
+  float p = b[7], q = n > 3 ? b[n] : 0, r = n > 5 ? b[n] : 1, t = n > 7 ? b[n] : 2;
+  b[threadIdx.x + n] = p + q * r - t;
+}
+"""
+
+
 def sources() -> dict[str, str]:
     """CUDA C++ with calls and jump tables, divergent warp reductions, cooperative groups, and FP64."""
     folder = Path(__file__).parents[2] / "benchmarks" / "corpus" / "cuda"
     read = {n: (folder / f"{n}.cu").read_text() for n in ("reduce_block", "grid_sync", "double_math")}
-    return {"two kernels": kernels.TWO_KERNELS, **read}
+    return {"two kernels": kernels.TWO_KERNELS, "alike": ALIKE, **read}
 
 
 @pytest.mark.parametrize("name", sources())
