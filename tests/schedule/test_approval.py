@@ -54,11 +54,19 @@ def approved(space: ScheduleSpace, validator: Validator, seed: int, moves: int) 
     return moves // 5
 
 
-#: loads of one address under different guards
+#: loads of one address under different guards; registers that live across a call of vprintf
 ALIKE = r"""
+#include <cstdio>
 extern "C" __global__ void guarded_twice(float* b, int n) {
   float p = b[7], q = n > 3 ? b[n] : 0, r = n > 5 ? b[n] : 1, t = n > 7 ? b[n] : 2;
   b[threadIdx.x + n] = p + q * r - t;
+}
+extern "C" __global__ void printing(float* a, const float* b, int n) {
+  int i = threadIdx.x;
+  float s = b[i], t = b[i + 32], u = b[i + 64], w = b[i + n];
+  printf("%f\n", s * t);
+  a[i] = b[i * 5 + n] * u + w;
+  a[i * 9] = __sinf(b[i * 3]) * s + w;
 }
 """
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sassafras.sass import Fence, Function, Instruction, Queue
 from sassafras.sass.cfg import Block
 from sassafras.sass.opcodes import IMMOVABLE
-from sassafras.sass.registers import BREG, GPR, PRED
+from sassafras.sass.registers import BREG, GPR, PRED, UGPR, UPRED
 
 from . import flow, memory, scoreboards
 from .distances import HORIZON, RAW, WAR, WAW, Distances
@@ -117,6 +117,13 @@ class _Builder:
         self.blocks = flow.blocks(function)
         self.distances = distances
         self.fixed_fp64 = scoreboards.fixed_double(self.code)
+        #: calls of functions that the driver brings, which may read and write any of these
+        self.driver = {offset // 16 for offset in function.system_calls}
+        self.unknown = frozenset(
+            base + n
+            for base, count in ((GPR, function.registers), (PRED, 7), (UGPR, 63), (UPRED, 7))
+            for n in range(count)
+        )
         self.graph = Graph()
         self.graph.blocks = self.blocks
         self.graph.successors = [b.successors for b in self.blocks]
@@ -165,7 +172,8 @@ class _Builder:
                 timed -= self.protection.results[a]
         if kind == WAR and timed and first.op.queue is Queue.FP64:
             return min(original, HORIZON)  # the table does not tell these from reads that a wait covers
-        if (a, b) in self.uncovered or any(r >= BREG for r in registers):
+        calls = a in self.driver or b in self.driver
+        if calls or (a, b) in self.uncovered or any(r >= BREG for r in registers):
             return min(original, HORIZON)
         return self.distances.least(kind, a, b, timed, original) if timed else 1
 
@@ -175,12 +183,14 @@ class _Builder:
         for b in range(block.start, block.end):
             i = self.code[b]
             pairs: dict[tuple[str, int], set[int]] = defaultdict(set)
-            for r in i.reads:
+            asked = self.unknown if b in self.driver else frozenset[int]()
+            reads, writes = i.reads | asked, i.writes | asked
+            for r in reads:
                 for a in writers[r]:
                     pairs[RAW, a].add(r)
                 if r not in ends.kills:
                     ends.early_reads[r].append(b)
-            for r in i.writes:
+            for r in writes:
                 for a in writers[r]:
                     pairs[WAW, a].add(r)
                 for a in readers[r]:
@@ -190,10 +200,10 @@ class _Builder:
             for (kind, a), registers in pairs.items():
                 original = self.time[b] - self.time[a]
                 self.graph.need(a, b, self._pair(kind, a, b, registers, original))
-            for r in i.reads:
+            for r in reads:
                 readers[r].append(b)
-            for r in i.writes:
-                if i.guard in ("", "PT"):
+            for r in writes:
+                if i.guard in ("", "PT") and not asked:
                     writers[r] = [b]
                     readers[r] = []
                     ends.kills.add(r)
