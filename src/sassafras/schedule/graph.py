@@ -185,6 +185,8 @@ class _Builder:
             pairs: dict[tuple[str, int], set[int]] = defaultdict(set)
             asked = self.unknown if b in self.driver else frozenset[int]()
             reads, writes = i.reads | asked, i.writes | asked
+            if i.op.queue is Queue.TMA:
+                reads |= writes  # which of its operands it reads is not known
             for r in reads:
                 for a in writers[r]:
                     pairs[RAW, a].add(r)

@@ -96,9 +96,10 @@ def accesses(i: Instruction, versions: dict[int, int]) -> tuple[MemoryAccess, ..
 
 
 def _address(i: Instruction, text: str, versions: dict[int, int]) -> Address | None:
-    """``desc[UR6][R6.64+0x600]``: terms of the last bracket, the constant apart."""
-    inside = text[text.rfind("[") + 1 :].rstrip("] ")
-    terms, offset = [], 0
+    """``desc[UR6][R6.64+0x600]``: the last bracket's terms, the constant apart, and what is before it."""
+    at = text.rfind("[") + 1
+    inside = text[at:].rstrip("] ")
+    terms, offset = [text[: at - 1]] if at > 1 else [], 0
     for term in inside.replace("+-", "+ -").split("+"):
         term = term.strip()
         if _OFFSET.match(term):
