@@ -127,6 +127,23 @@ def test_what_a_wait_for_a_barrier_writes_it_may_read() -> None:
     assert built.tail[compare.index] == cycles > 13  # the wait begins a block
 
 
+def test_setters_behind_what_nothing_protects_stay_behind() -> None:
+    """The validator knows more of what covers what: a setter of the block may be what protects it."""
+    data = kernels.nvcc_cubin(sources()["grid_sync"])
+    if data is None:
+        pytest.skip("no nvcc")
+    checked = 0
+    for function in Program.parse(data).functions.values():
+        built = graph.build(function, Distances(function.instructions, LatencyTable.load()))
+        for a, b, _ in built.unprotected:
+            end = next(block.end for block in built.blocks if block.start <= a < block.end)
+            for i in function.instructions[a + 1 : b if a < b < end else end]:
+                if i.control.write_barrier is not None or i.control.read_barrier is not None:
+                    assert (a, i.index) in built.order
+                    checked += 1
+    assert checked > 2
+
+
 def test_branches_that_are_conditional_without_a_guard_fall_through() -> None:
     data = kernels.nvcc_cubin(sources()["reduce_block"])
     if data is None:

@@ -149,6 +149,7 @@ class _Builder:
             graph.order |= self.protection.edges
             for a, b, _ in graph.unprotected:
                 graph.pinned[a] = graph.pinned[b] = True
+            self._waits_between({(a, b) for a, b, _ in graph.unprotected})
         self.uncovered = {(a, b) for a, b, _ in graph.unprotected}
         for block in self.blocks:
             self._registers(block)
@@ -157,6 +158,25 @@ class _Builder:
         self._across()
         graph.events = self._recent()
         return graph
+
+    def _waits_between(self, pairs: set[tuple[int, int]]) -> None:
+        """Keep what may protect the `unprotected`, as the validator knows more of what covers what: setters
+        stay behind the first of a pair, and waits before the second."""
+        block_of = [b for b in self.blocks for _ in range(b.start, b.end)]
+        sets: dict[int, list[int]] = defaultdict(list)
+        waits: dict[int, list[int]] = defaultdict(list)
+        for i in self.code:
+            home = block_of[i.index].index
+            if i.control.write_barrier is not None or i.control.read_barrier is not None:
+                sets[home].append(i.index)
+            if i.control.wait_mask:
+                waits[home].append(i.index)
+        for a, b in pairs:
+            first, second = block_of[a], block_of[b]
+            near = first is second and a < b
+            end, start = (b, a + 1) if near else (first.end, second.start)
+            self.graph.order.update((a, x) for x in sets[first.index] if a < x < end)
+            self.graph.order.update((x, b) for x in waits[second.index] if start <= x < b)
 
     def _pair(self, kind: str, a: int, b: int, registers: frozenset[int] | set[int], original: int) -> int:
         """Cycles needed between `a` and `b`; 1 where scoreboards or fences take care."""
