@@ -11,10 +11,10 @@ import pytest
 from sassafras.core import Kernel
 from sassafras.core.errors import CubinError, UnsupportedArch
 from sassafras.frontend._image import parameter_sizes
-from sassafras.sass import Program, check_schedulable, disassembly
+from sassafras.sass import Program, check_schedulable, disassembly, effects
 from sassafras.sass.cubin import Cubin
 from sassafras.sass.eiattr import ANNOTATIONS, UNUSED_LOAD_BYTES, Record, unknown_attributes
-from sassafras.sass.registers import GPR, PRED, UGPR
+from sassafras.sass.registers import GPR, PRED, UGPR, UPRED
 from sassafras.schedule import ScheduleSpace
 from sassafras.validate import Validator
 from tests import kernels
@@ -129,6 +129,17 @@ def test_effects_of_known_instructions() -> None:
         mask = int(i.operands[-1], 16)
         assert {PRED + b for b in range(7) if mask >> b & 1} <= i.reads
     assert not [i for i in function.instructions if i.unexplained]
+
+
+def test_saved_uniform_predicates_of_no_known_mask_pin_the_instruction() -> None:
+    """As ptxas 12.8 writes them around a fence: neither says which predicates it means."""
+    held = frozenset([UGPR + 62])
+    saves = disassembly.Line(0, "UP2UR.B3 UR62, UPR, UR62, 0xff", held, held)
+    reads, _, why = effects.complete(saves, "", "UP2UR.B3", ("UR62", "UPR", "UR62", "0xff"))
+    assert why and {UPRED, UPRED + 6} < reads
+    restores = disassembly.Line(0, "UR2UP UPR, UR62.B3", held, frozenset())
+    _, writes, why = effects.complete(restores, "", "UR2UP", ("UPR", "UR62.B3"))
+    assert why and {UPRED, UPRED + 6} < writes
 
 
 def test_ldgsts_writes_no_predicate() -> None:

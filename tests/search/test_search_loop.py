@@ -138,6 +138,19 @@ def test_a_walk_without_patience_does_not_overflow() -> None:
     assert found.reason == "exhausted"
 
 
+@pytest.mark.parametrize(
+    "strategy", [search.Anneal(start=1e300, end=1e-300), search.Sip(factor=0.1, least=0.0)]
+)
+def test_a_temperature_that_rounds_to_nothing_ends_no_search(strategy: Any) -> None:
+    found, _ = run(strategy, "400e")
+    assert (found.reason, found.evaluations) == ("budget", 400)
+
+
+def test_a_budget_that_ends_before_the_baseline_is_said() -> None:
+    with pytest.raises(SearchError, match="1e-09s ended before the unmodified kernel"):
+        search.run(search.get("anneal"), Tours(), Lengths(Tours()), Budget(seconds=1e-9))
+
+
 @pytest.mark.parametrize("strategy", ["anneal", "greedy", "random_walk"])
 def test_a_cold_walk_gets_out_of_a_valley_that_it_knows(strategy: str) -> None:
     found, _ = run(strategy, "500e", cities=7)  # 7! / 2 legal tours, some 20 neighbours each

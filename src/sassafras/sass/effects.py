@@ -3,6 +3,7 @@
 Known gaps (observed on nvdisasm 12.8 to 13.5; each has a test):
 
 * ``P2R Rd, PR, Ra, mask`` reads the predicates in mask, ``R2P PR, Ra, mask`` writes them: neither is shown.
+  Nor are those of UP2UR and UR2UP, which may have no mask.
 * ``LDGSTS``: its input predicate is shown as a definition; ``[R4+UR6], desc[UR7]`` is not shown.
 * convergence barriers (BSSY, BSYNC, BREAK, BMOV) are not shown.
 * with 255 registers a thread the oracle is run on a copy that claims 254: R254 must come from the text.
@@ -49,6 +50,10 @@ def complete(
         if predicates is None:
             return frozenset(reads), frozenset(writes), f"{opcode}: cannot read its predicate mask"
         (reads if name == "P2R" else writes).update(predicates)
+    elif name in ("UP2UR", "UR2UP"):
+        # seen with a byte of the register and without a mask: which predicates it means is not known
+        (reads if name == "UP2UR" else writes).update(range(UPRED, UPRED + 7))
+        return frozenset(reads), frozenset(writes), f"{opcode}: cannot read its predicate mask"
     elif name == "LDGSTS":
         # it defines no predicate at all: whatever is shown as one is its input
         shown = {r for r in writes if PRED <= r < UGPR}

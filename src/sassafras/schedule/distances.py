@@ -40,8 +40,9 @@ class Distances:
                 # the addend of the high half is a 64-bit pair
                 for register in [r for r, names in reads.items() if "3" in names]:
                     reads.setdefault(register + 1, []).append("3+1")
-            if i.op.queue is Queue.TMA:
-                # bulk copies read more uniform registers than they print: nothing is known of when
+            if i.op.queue is Queue.TMA or i.base == "CCTL":
+                # bulk copies read more uniform registers than they print, and the validator does not read
+                # the address of CCTL: nothing is known of when
                 reads = {r: ["?"] for r in reads}
             elif "UR" not in i.text:
                 # before sm_90 the descriptor of an access is not printed: nothing is known of its latency

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sassafras.sass import Fence, Function, Instruction, Queue
 from sassafras.sass.cfg import Block
 from sassafras.sass.opcodes import IMMOVABLE
-from sassafras.sass.registers import BREG, GPR, PRED
+from sassafras.sass.registers import BREG, GPR, PRED, UGPR, UPRED
 
 from . import flow, memory, scoreboards
 from .distances import HORIZON, RAW, WAR, WAW, Distances
@@ -117,6 +117,13 @@ class _Builder:
         self.blocks = flow.blocks(function)
         self.distances = distances
         self.fixed_fp64 = scoreboards.fixed_double(self.code)
+        #: calls of functions that the driver brings, which may read and write any of these
+        self.driver = {offset // 16 for offset in function.system_calls}
+        self.unknown = frozenset(
+            base + n
+            for base, count in ((GPR, function.registers), (PRED, 7), (UGPR, 63), (UPRED, 7))
+            for n in range(count)
+        )
         self.graph = Graph()
         self.graph.blocks = self.blocks
         self.graph.successors = [b.successors for b in self.blocks]
@@ -142,6 +149,7 @@ class _Builder:
             graph.order |= self.protection.edges
             for a, b, _ in graph.unprotected:
                 graph.pinned[a] = graph.pinned[b] = True
+            self._waits_between({(a, b) for a, b, _ in graph.unprotected})
         self.uncovered = {(a, b) for a, b, _ in graph.unprotected}
         for block in self.blocks:
             self._registers(block)
@@ -150,6 +158,25 @@ class _Builder:
         self._across()
         graph.events = self._recent()
         return graph
+
+    def _waits_between(self, pairs: set[tuple[int, int]]) -> None:
+        """Keep what may protect the `unprotected`, as the validator knows more of what covers what: setters
+        stay behind the first of a pair, and waits before the second."""
+        block_of = [b for b in self.blocks for _ in range(b.start, b.end)]
+        sets: dict[int, list[int]] = defaultdict(list)
+        waits: dict[int, list[int]] = defaultdict(list)
+        for i in self.code:
+            home = block_of[i.index].index
+            if i.control.write_barrier is not None or i.control.read_barrier is not None:
+                sets[home].append(i.index)
+            if i.control.wait_mask:
+                waits[home].append(i.index)
+        for a, b in pairs:
+            first, second = block_of[a], block_of[b]
+            near = first is second and a < b
+            end, start = (b, a + 1) if near else (first.end, second.start)
+            self.graph.order.update((a, x) for x in sets[first.index] if a < x < end)
+            self.graph.order.update((x, b) for x in waits[second.index] if start <= x < b)
 
     def _pair(self, kind: str, a: int, b: int, registers: frozenset[int] | set[int], original: int) -> int:
         """Cycles needed between `a` and `b`; 1 where scoreboards or fences take care."""
@@ -165,7 +192,8 @@ class _Builder:
                 timed -= self.protection.results[a]
         if kind == WAR and timed and first.op.queue is Queue.FP64:
             return min(original, HORIZON)  # the table does not tell these from reads that a wait covers
-        if (a, b) in self.uncovered or any(r >= BREG for r in registers):
+        calls = a in self.driver or b in self.driver
+        if calls or (a, b) in self.uncovered or any(r >= BREG for r in registers):
             return min(original, HORIZON)
         return self.distances.least(kind, a, b, timed, original) if timed else 1
 
@@ -175,12 +203,16 @@ class _Builder:
         for b in range(block.start, block.end):
             i = self.code[b]
             pairs: dict[tuple[str, int], set[int]] = defaultdict(set)
-            for r in i.reads:
+            asked = self.unknown if b in self.driver else frozenset[int]()
+            reads, writes = i.reads | asked, i.writes | asked
+            if i.op.queue is Queue.TMA:
+                reads |= writes  # which of its operands it reads is not known
+            for r in reads:
                 for a in writers[r]:
                     pairs[RAW, a].add(r)
                 if r not in ends.kills:
                     ends.early_reads[r].append(b)
-            for r in i.writes:
+            for r in writes:
                 for a in writers[r]:
                     pairs[WAW, a].add(r)
                 for a in readers[r]:
@@ -190,10 +222,10 @@ class _Builder:
             for (kind, a), registers in pairs.items():
                 original = self.time[b] - self.time[a]
                 self.graph.need(a, b, self._pair(kind, a, b, registers, original))
-            for r in i.reads:
+            for r in reads:
                 readers[r].append(b)
-            for r in i.writes:
-                if i.guard in ("", "PT"):
+            for r in writes:
+                if i.guard in ("", "PT") and not asked:
                     writers[r] = [b]
                     readers[r] = []
                     ends.kills.add(r)

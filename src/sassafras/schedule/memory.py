@@ -1,10 +1,11 @@
 """Which pairs of memory operations must keep their order.
 
-Loads pass loads. A store keeps its order with other accesses of the same space unless the addresses are
-proven disjoint: the same address registers holding the same values, and constant offsets that do not
-overlap. That argument holds within one thread, and other threads may only look between two accesses where
-there is a synchronisation, which is a fence in its own right (``__syncwarp()`` in converged code is a
-bare ``NOP``: observed on ptxas 13.0). It is not used where another lane may look without one:
+Loads pass loads, except one that provably reads the same bytes: a volatile pair looks no different. A store
+keeps its order with other accesses of the same space unless the addresses are proven disjoint: the same
+address registers holding the same values, and constant offsets that do not overlap. That argument holds
+within one thread, and other threads may only look between two accesses where there is a synchronisation,
+which is a fence in its own right (``__syncwarp()`` in converged code is a bare ``NOP``: observed on
+ptxas 13.0). It is not used where another lane may look without one:
 
 * a load and a store of shared memory (warp-synchronous code with ``volatile`` has no mark in the SASS);
 * matrix loads and stores, whose lanes touch rows that other lanes address;
@@ -47,6 +48,10 @@ class Address:
         if self.base != other.base:
             return False
         return self.offset + self.width <= other.offset or other.offset + other.width <= self.offset
+
+    def overlaps(self, other: Address) -> bool:
+        """True when both have the same base value and share a byte."""
+        return self.base == other.base and not self.disjoint(other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +96,10 @@ def accesses(i: Instruction, versions: dict[int, int]) -> tuple[MemoryAccess, ..
 
 
 def _address(i: Instruction, text: str, versions: dict[int, int]) -> Address | None:
-    """``desc[UR6][R6.64+0x600]``: terms of the last bracket, the constant apart."""
-    inside = text[text.rfind("[") + 1 :].rstrip("] ")
-    terms, offset = [], 0
+    """``desc[UR6][R6.64+0x600]``: the last bracket's terms, the constant apart, and what is before it."""
+    at = text.rfind("[") + 1
+    inside = text[at:].rstrip("] ")
+    terms, offset = [text[: at - 1]] if at > 1 else [], 0
     for term in inside.replace("+-", "+ -").split("+"):
         term = term.strip()
         if _OFFSET.match(term):
@@ -118,7 +124,11 @@ def must_keep_order(first: tuple[MemoryAccess, ...], second: tuple[MemoryAccess,
         for b in second:
             if a.ordered or b.ordered:
                 return True
-            if not (a.space & b.space) or not (a.writes or b.writes):
+            if not a.space & b.space:
+                continue
+            if not (a.writes or b.writes):
+                if a.address is not None and b.address is not None and a.address.overlaps(b.address):
+                    return True
                 continue
             if (a.space | b.space) & SHARED and not (a.writes and b.writes):
                 return True

@@ -334,9 +334,25 @@ class _Done(_Walk):
         self.fence, self.home = fence, home
 
     def run(self) -> State:
+        begin = self.block.start
         for i in range(self.block.start, self.block.end):
+            if self.fence[i]:
+                self._unexplained(begin, i)
+                begin = i + 1
             self._step(i, self.facts[i])
         return self.state
+
+    def _unexplained(self, begin: int, fence: int) -> None:
+        """What nothing here says is done at a fence may be so by rules that the validator alone knows: it
+        stays before all setters between."""
+        waits = self.facts[fence].waits
+        for (a, result), mask in self.state.items():
+            fact = self.facts[a]
+            own = fact.write_bit if result else fact.write_bit | fact.read_bit
+            if a >= begin and not own and not mask & waits:
+                for c in range(a + 1, fence):
+                    if self.facts[c].write_bit or self.facts[c].read_bit:
+                        self._edge(a, c)
 
     def _conflicts(self, i: int, fact: ScoreboardEffects, found: Protection) -> None:
         """`_Walk` has reported them."""

@@ -14,8 +14,8 @@ from sassafras.core import SearchError, Space
 
 from .contract import Evaluate, Session
 
-#: most doublings of the temperature
-WARMEST = 60.0
+#: most doublings of the temperature, and the least temperature: what is smaller may round to 0
+WARMEST, COLDEST = 60.0, 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Anneal:
             if int(position) > cycle:
                 cycle, state, cost = int(position), session.best.state, session.best.cost
             temperature = self.start * (self.end / self.start) ** (position - int(position))
-            temperature *= 2.0 ** min(session.idle / self.patience, WARMEST)
+            temperature = max(temperature * 2.0 ** min(session.idle / self.patience, WARMEST), COLDEST)
             move = space.sample(state, session.rng)
             if move is None:
                 state, cost = session.best.state, session.best.cost

@@ -16,7 +16,7 @@ import numpy as np
 
 from sassafras.core import Outcome, Playable, SearchError, Space, Tracked
 
-from .anneal import WARMEST
+from .anneal import COLDEST, WARMEST
 from .contract import Evaluate, Session
 from .experience import Experience
 
@@ -92,7 +92,8 @@ class Guided:
             if action >= 0:
                 proposals.learn(action, price is not None and cost - price > noise(outcome, cost))
             temperature = self.start * (self.end / self.start) ** (position - int(position))
-            temperature *= 2.0 ** min((session.idle + refused) / self.patience, WARMEST)
+            warmer = 2.0 ** min((session.idle + refused) / self.patience, WARMEST)
+            temperature = max(temperature * warmer, COLDEST)
             if price is not None and (price <= cost or rng.random() < math.exp((cost - price) / temperature)):
                 state, cost, refused = neighbour, price, 0
                 proposals.enter(state)

@@ -230,7 +230,8 @@ def run(
             thread, which signals do not reach).
 
     Raises:
-        SearchError: the evaluator finds the baseline itself unusable.
+        SearchError: the baseline itself is unusable, or the budget ends before it has a figure.
+        KeyboardInterrupt: the search was asked to stop before that.
     """
     session: _Session[State] = _Session(
         space, evaluator, budget, np.random.default_rng(seed), recorder, progress, max(keep, 1), stop
@@ -239,8 +240,12 @@ def run(
     with _interruptible(session):
         try:
             outcome = session.evaluate(start)
-        except _Over:  # a signal before the first evaluation
-            raise KeyboardInterrupt from None
+        except _Over:
+            if session.reason == "interrupted":  # before the first evaluation
+                raise KeyboardInterrupt from None
+            raise SearchError(
+                f"the budget {budget} ended before the unmodified kernel had a figure", hint="a larger budget"
+            ) from None
         if outcome.cost is None:
             verdict = outcome.verdict.value if outcome.verdict else "unusable"
             raise SearchError(

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from sassafras.core import SearchError, Space
 
+from .anneal import COLDEST
 from .contract import Evaluate, Session
 
 
@@ -56,7 +57,7 @@ class Sip:
         temperature = self.start
         while temperature > self.least and session.more():
             move = space.sample(state, session.rng)
-            temperature *= self.factor
+            now, temperature = temperature, max(temperature * self.factor, COLDEST)
             if move is None:
                 state, speed = session.best.state, self.throughput / session.best.cost
                 continue
@@ -65,5 +66,5 @@ class Sip:
             if cost is None:
                 continue
             change = self.throughput / cost - speed
-            if change >= 0 or session.rng.random() < math.exp(change / (temperature / self.factor)):
+            if change >= 0 or session.rng.random() < math.exp(change / now):
                 state, speed = neighbour, self.throughput / cost

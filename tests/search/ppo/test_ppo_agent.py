@@ -195,3 +195,28 @@ def test_a_failing_evaluator_ends_the_search_with_its_own_error() -> None:
     with pytest.raises(RuntimeError, match="device is gone"):
         search.run(strategy, space(), Breaks(), Budget(evaluations=30))
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"batch": 1}, "at least 2"),
+        ({"batch": 7}, "of 64 moves one is left"),
+        ({"steps": 65}, "of 65 moves one is left"),
+        ({"steps": 1}, "at least 2"),
+        ({"epochs": 0}, "at least 1"),
+        ({"threads": 0}, "no thread"),
+        ({"clip_value": 0}, "above 0"),
+        ({"gamma": 5}, "at most 1"),
+    ],
+)
+def test_settings_that_nothing_can_be_learnt_with_are_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(SearchError, match=says):
+        search.get("ppo", settings)
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_a_network_that_overflows_is_said_in_a_line() -> None:
+    agent = search.get("ppo", {"rate": 1e30, "steps": 4, "batch": 2})
+    with pytest.raises(SearchError, match="overflowed"):
+        search.run(agent, space("memory", "paper"), Judge(), Budget(evaluations=60), seed=3)

@@ -17,6 +17,7 @@ import torch
 from stable_baselines3.common.utils import explained_variance
 from torch import nn
 
+from sassafras.core import SearchError
 from sassafras.core.failed_capture import captured
 from sassafras.core.files import locked
 
@@ -49,6 +50,19 @@ class Terms:
     value: float
     norm: float
     normalise: bool
+
+
+def check_finite(outputs: torch.Tensor) -> None:
+    """Raise where a network's outputs on the CPU are no numbers: no choice can be drawn from them.
+
+    Raises:
+        SearchError: see above.
+    """
+    if not bool(outputs.isfinite().all()):
+        raise SearchError(
+            "the agent's network has overflowed: its outputs are no numbers any more",
+            hint="take a smaller rate, or smaller weights of entropy and value",
+        )
 
 
 def masked(logits: torch.Tensor, masks: torch.Tensor | None) -> torch.Tensor:
@@ -202,6 +216,7 @@ class Graphed:
             self._looks[count] = GraphReplay(both, self.device)
         with locked(self.turns):
             out = self._looks[count](observations.float()).cpu()
+        check_finite(out)
         return out[:, :-1], out[:, -1:]
 
     def train(self) -> None:

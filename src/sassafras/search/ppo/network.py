@@ -17,7 +17,7 @@ from torch import nn
 
 from sassafras.core.files import locked
 
-from .graphed import Graphed, masked
+from .graphed import Graphed, check_finite, masked
 
 
 class _AsIs(BaseFeaturesExtractor):
@@ -120,7 +120,10 @@ class PaperNetwork(nn.Module):
         if seen.shape[2] < self.LEAST:
             seen = nn.functional.pad(seen, (0, 0, 0, self.LEAST - seen.shape[2]))
         x = self.hidden(self.pool(self.convolve(seen)))
-        return self.actor(x), self.critic(x)
+        logits, value = self.actor(x), self.critic(x)
+        if logits.device.type == "cpu":  # (a recorded graph cannot be asked; `Graphed.look` asks its outputs)
+            check_finite(logits)
+        return logits, value
 
     def forward_actor(self, observation: torch.Tensor) -> torch.Tensor:
         """The logits alone."""

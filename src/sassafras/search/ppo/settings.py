@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sassafras.core import SearchError
+
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
@@ -29,6 +31,9 @@ class Hyperparameters:
             one is refused unrun and ends the episode at -1.
         pool: average the rows of long kernels before the last layer; CuAsmRL does not.
         total: moves after which learning ends, which the learning rate falls over; 0: the budget's.
+
+    Raises:
+        SearchError: nothing can be learnt with these.
     """
 
     envs: int = 1
@@ -49,3 +54,21 @@ class Hyperparameters:
     mask: bool = True
     pool: bool = True
     total: int = 0
+
+    def __post_init__(self) -> None:
+        moves = self.envs * self.steps
+        if min(self.envs, self.steps, self.epochs, self.horizon) < 1 or moves < 2 or self.batch < 2:
+            raise SearchError(
+                f"ppo cannot learn with {self}",
+                hint="envs, steps, epochs and horizon are at least 1, batch and envs * steps at least 2",
+            )
+        if moves % min(self.batch, moves) == 1:
+            raise SearchError(
+                f"ppo cannot learn with batch={self.batch}: of {moves} moves one is left at the end",
+                hint="a minibatch needs two moves, as advantages are divided by their standard deviation",
+            )
+        if max(self.gamma, self.lam, self.restart) > 1 or self.clip_value == 0:
+            raise SearchError(
+                f"ppo cannot learn with {self}",
+                hint="gamma, lam and restart are at most 1, clip_value is above 0",
+            )

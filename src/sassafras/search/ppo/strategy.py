@@ -39,6 +39,11 @@ class Ppo(Hyperparameters):
 
     name: ClassVar[str] = "ppo"
 
+    def __post_init__(self) -> None:
+        Hyperparameters.__post_init__(self)
+        if self.threads < 1:
+            raise SearchError("ppo cannot run on no thread", hint="threads is at least 1")
+
     @property
     def space_options(self) -> dict[str, Any]:
         """What a schedule space should be made with for this strategy."""
@@ -49,7 +54,7 @@ class Ppo(Hyperparameters):
 
         Raises:
             ToolMissing: torch, gymnasium or sb3-contrib is not installed.
-            SearchError: the space cannot be played, or there is no such GPU.
+            SearchError: the space cannot be played, there is no such GPU, or the network's weights overflow.
         """
         try:
             from .agent import Watch, agent, chance, network_device
@@ -58,8 +63,6 @@ class Ppo(Hyperparameters):
             raise ToolMissing(
                 f"the strategy ppo needs {error.name}", hint="in the checkout: pip install -e '.[rl]'"
             ) from error
-        if self.envs < 1 or self.steps < 1 or self.horizon < 1:
-            raise SearchError("envs, steps and horizon must be at least 1")
         where = network_device(self.on)
         baseline = session.best
 
