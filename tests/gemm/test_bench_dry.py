@@ -359,6 +359,15 @@ def test_finished_journals_of_other_options_are_refused(tmp_path: Path, other: d
         runs.run(shapes, RunSettings(tmp_path, Options(**{**options, **other}), **QUIET))
 
 
+def test_modelled_and_measured_journals_do_not_mix(tmp_path: Path) -> None:
+    """Of a rehearsal all is there: nothing would be left to measure."""
+    runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, **QUIET))
+    for path in tmp_path.glob("*.jsonl"):
+        path.write_text(path.read_text().replace('"modelled": true', '"modelled": false', 1))
+    with pytest.raises(SassafrasError, match="other conditions"):
+        runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, **QUIET))
+
+
 # --- commands
 # ------------------------------------------------------------------------------------------------
 

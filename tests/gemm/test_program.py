@@ -262,6 +262,10 @@ def test_a_budget_that_is_over_leaves_the_rest_for_the_next_time(tmp_path: Path)
         program.tune_products({KINDS[0]: 1}, tmp_path, budget="30e", dry=True)
     with pytest.raises(SassafrasError, match="other conditions"):
         program.tune_products({KINDS[0]: 1}, tmp_path, seed=1, dry=True)
+    journal = tmp_path / "program.gpu0.jsonl"
+    journal.write_text(journal.read_text().replace('"modelled": true', '"modelled": false', 1))
+    with pytest.raises(SassafrasError, match="other conditions"):
+        program.tune_products(calls, tmp_path, dry=True)
 
 
 def test_a_process_is_told_what_its_tuning_lacks(

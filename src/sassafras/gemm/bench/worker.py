@@ -47,6 +47,7 @@ def asked(plan: dict[str, Any]) -> dict[str, Any]:
     return {
         **own,
         "format": FORMAT,
+        "modelled": bool(plan.get("dry")),
         "options": options,
         "kernels": kernels_digest(plan["options"]["layouts"]),
     }
@@ -66,7 +67,7 @@ class ShapeWorker:
         self.plan = plan
         self.options = Options(**plan["options"])
         self.stage = _stage(plan)
-        self.header = asked(plan) | {"cublaslt": self.stage.lt.version, "modelled": self.stage.modelled}
+        self.header = asked(plan) | {"cublaslt": self.stage.lt.version}
         if not self.stage.modelled:
             import torch
 
