@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from sassafras.cli.app import app
 from sassafras.core import DeviceError, SassafrasError
 from sassafras.cuda.timing import balanced
-from sassafras.gemm.bench import dry_run, journal, runs
+from sassafras.gemm.bench import context, dry_run, journal, runs
 from sassafras.gemm.bench.context import Context
 from sassafras.gemm.bench.journal import records
 from sassafras.gemm.bench.measure import judged, measure, tuned_rows
@@ -347,6 +347,28 @@ def test_products_back_to_back_or_between_kernels() -> None:
         us[around] = float(np.median(here.times(here.take(["sassafras"]), 5)))
         here.close()
     assert us[True] == pytest.approx(us[False] + 2 * 2.0, rel=0.02), "the modelled kernels last two each"
+
+
+def test_what_serves_gives_way_to_a_gain_and_when_it_is_wrong() -> None:
+    stage = dry_run.DryContestants()
+    chooser = context.chooser(stage)
+
+    class Wrong(Context):
+        """What has served is wrong."""
+
+        def errors(self, calls: Any) -> dict[Any, np.ndarray]:
+            return {key: rms + (key == served) for key, rms in super().errors(calls).items()}
+
+    for shape, gains in ((Shape(128, 1024, 4096), False), (Shape(128, 8192, 512), False), (SHAPES[2], True)):
+        product = Product(shape, "tn")
+        served = context.member_of(chooser, context.Problem.of(product)).config
+        found = context.tune(stage, chooser, product, 0.02)
+        kept = found["member"] == "ours" and found["ours"][0][0] == to_fields(served)
+        assert kept is not gains and (found["before_us"] / found["us"] >= 1.01) is gains
+        found = context._tuned(here := Wrong(stage, product), chooser, 0.02)
+        here.close()
+        assert to_fields(served) not in [fields for fields, _ in found["ours"]]
+        assert any(line.startswith(served.name) for line in found["wrong"]) and found["before"] == "ours"
 
 
 @pytest.mark.parametrize("other", ({"seconds": 0.02}, {"apart": True}, {"seed": 3}))
