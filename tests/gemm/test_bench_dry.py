@@ -116,8 +116,9 @@ def test_options_of_the_other_stage_do_not_matter_for_resuming(offline: tuple[Pa
         runs.run((*SHAPES, Shape(64, 64, 128)), changed)
 
 
-def test_time_may_be_up(tmp_path: Path) -> None:
-    rows, summary = runs.run(SHAPES, RunSettings(tmp_path, OPTIONS, minutes=1e-9, **QUIET))
+@pytest.mark.parametrize("minutes", (1e-9, 0))
+def test_time_may_be_up(tmp_path: Path, minutes: float) -> None:
+    rows, summary = runs.run(SHAPES, RunSettings(tmp_path, OPTIONS, minutes=minutes, **QUIET))
     assert summary["pending"] == 3 and summary["measured"] == 0 and all(row["pending"] for row in rows)
     rows, summary = runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, **QUIET))
     assert summary["pending"] == 0 and rows[0]["ours"] > 0

@@ -107,7 +107,7 @@ class _Begun:
         for name, plan in plans.items():
             for path in journals(of.folder, name):
                 belongs(path, asked(plan))
-        deadline = self._started + 60 * share * of.minutes if of.minutes else None
+        deadline = None if of.minutes is None else self._started + 60 * share * of.minutes
         how = selections or {}, deadline, of.progress, in_order
         for name, plan in plans.items():
             runner.work(ShapeJob(of.folder, name, plan, texts, of.say, *how), of.gpus)
