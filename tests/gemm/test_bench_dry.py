@@ -220,7 +220,7 @@ def test_candidates_that_lose_the_context_cost_themselves(
     assert len(runs.sweep((*SHAPES, Shape(512, 512, 1024)), settings)) == 4 and not said
 
 
-def test_bad_requests_say_so(tmp_path: Path) -> None:
+def test_bad_requests_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = RunSettings(tmp_path, **QUIET)
     with pytest.raises(SassafrasError, match="mode 'often'"):
         runs.run(SHAPES, settings, mode="often")
@@ -228,6 +228,9 @@ def test_bad_requests_say_so(tmp_path: Path) -> None:
         runs.run(SHAPES, settings, processes=0)
     with pytest.raises(SassafrasError, match="at least one GPU"):
         RunSettings(tmp_path, gpus=0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,3")
+    with pytest.raises(SassafrasError, match="2 GPUs are asked for, CUDA_VISIBLE_DEVICES names 1"):
+        runs.run(SHAPES, RunSettings(tmp_path, OPTIONS, gpus=2, **QUIET))
     with pytest.raises(SassafrasError, match="at least one shape"):
         runs.sweep((), settings)
 

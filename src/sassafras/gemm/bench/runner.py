@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import DeviceError
+from sassafras.core import DeviceError, SassafrasError
 from sassafras.cuda.environment import available
 
 from ..build.cubins import build
@@ -155,8 +155,11 @@ class _GpuRun:
 
 
 def _visible(index: int, gpus: int) -> dict[str, str]:
-    """The environment of the worker on one of several GPUs."""
+    """The environment of the worker on one of several GPUs. Raises SassafrasError: fewer are visible."""
     if gpus == 1:
         return {}
-    visible = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
-    return {"CUDA_VISIBLE_DEVICES": visible[index] if index < len(visible) else str(index)}
+    visible = list(filter(None, dict.fromkeys(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
+    if 0 < len(visible) < gpus:  # two workers on one GPU would be in each other's times
+        what = f"{gpus} GPUs are asked for, CUDA_VISIBLE_DEVICES names {len(visible)}"
+        raise SassafrasError(what, hint="--gpus takes as many as there are")
+    return {"CUDA_VISIBLE_DEVICES": visible[index] if visible else str(index)}
