@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,9 @@ from sassafras.gemm.problem.shape import Product, Shape
 from sassafras.gemm.select.dataset import Dataset
 from sassafras.gemm.select.table import TunedTable
 from tests.scripts import run_benchmark
+from tests.shared import python_path
+
+ROOT = Path(__file__).parents[2]
 
 OPTIONS = Options(configs=16, finalists=3, seconds=0.01, walls=6, calls=4)
 QUIET: dict[str, Any] = {"dry": True, "progress": 0, "say": lambda text: None}
@@ -130,6 +136,22 @@ def test_selection_leaves_time_to_measure(tmp_path: Path, monkeypatch: pytest.Mo
     runs.run(SHAPES, RunSettings(tmp_path, OPTIONS, minutes=10, **QUIET))
     selecting, measuring = (job.deadline or 0.0 for job in jobs)
     assert measuring - selecting == pytest.approx(240.0), "four of the ten minutes"
+
+
+@pytest.mark.parametrize("gpus", (1, 2))
+def test_an_interrupt_ends_it_after_the_shape_at_hand(tmp_path: Path, gpus: int) -> None:
+    command = [sys.executable, "-m", "sassafras", "gemm", "bench", "--dry-run", "--out", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": python_path(ROOT / "src")}
+    pipes: dict[str, Any] = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    running = subprocess.Popen([*command, "--gpus", str(gpus)], env=environment, **pipes)
+    try:
+        assert running.stderr is not None
+        assert any(line.startswith("select 3/") for line in running.stderr), "three shapes of 1,000 are done"
+        os.killpg(running.pid, signal.SIGINT)
+        running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 130 and len(records(tmp_path, "hgemm-select")) < 500
 
 
 #: a worker that has this shape to do is killed from outside, at once
