@@ -11,6 +11,7 @@ from sassafras.core import SassafrasError
 
 #: of records: configurations are fields (2), they were names
 FORMAT = 2
+_AFRESH = "start over with --fresh, or choose another output folder"
 
 
 class Journal:
@@ -60,29 +61,43 @@ def belongs(path: Path, wanted: dict[str, Any], *, whole: bool = False) -> None:
     if any(header.get(key) != value for key, value in wanted.items()) or (
         whole and set(header) - set(wanted)
     ):
-        raise SassafrasError(
-            "this file was written under other conditions (kernels, library versions or options)",
-            where=path.name,
-            hint="start over with --fresh, or choose another output folder",
-        )
+        raise _other(path)
+
+
+def _other(path: Path) -> SassafrasError:
+    what = "this file was written under other conditions (GPU, kernels, library versions or options)"
+    return SassafrasError(what, where=path.name, hint=_AFRESH)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Every complete line of a journal. Raises SassafrasError when the first is none of ours."""
+    """Every complete line of a journal, its conditions first.
+
+    Raises:
+        SassafrasError: the first line is none of ours, or the conditions change on the way.
+    """
     records = []
-    for line in path.read_text().splitlines():
+    for line in path.read_bytes().splitlines():
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
         except ValueError:
             continue
-    if not records or "header" not in records[0]:
-        raise SassafrasError("not a benchmark journal", where=path.name)
+        if isinstance(record, dict):
+            records.append(record)
+    if not records or not isinstance(records[0].get("header"), dict):
+        raise SassafrasError("not a benchmark journal", where=path.name, hint=_AFRESH)
+    if any(record.get("header", records[0]["header"]) != records[0]["header"] for record in records):
+        raise _other(path)
     return records
 
 
 def records_of(*paths: Path) -> dict[str, dict[str, Any]]:
-    """shape -> its record, from these journals."""
-    return {r["shape"]: r for path in paths for r in read(path)[1:] if "shape" in r}
+    """shape -> its record, from these journals. Raises SassafrasError: their conditions differ."""
+    every = {path: read(path) for path in paths}
+    for path, lines in every.items():
+        if lines[0] != every[paths[0]][0]:
+            raise _other(path)
+    found = (r for lines in every.values() for r in lines[1:])
+    return {r["shape"]: r for r in found if isinstance(r.get("shape"), str)}
 
 
 def journals(folder: Path, stem: str) -> list[Path]:

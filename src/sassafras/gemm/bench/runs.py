@@ -188,15 +188,22 @@ def collected(folder: Path, of: str = "", stem: str = "") -> Dataset:
         raise SassafrasError("no selection journal here", where=str(folder), hint="run the sweep first")
     conditions = read(paths[0])[0]["header"]
     kept = ("gpu", "kernels", "cublaslt", "torch", "modelled", "options")
-    entries = []
-    for text, record in records(folder, stem).items():
-        if "error" not in record:
-            lt_us = {layout: entry["us"] for layout, entry in record["lt"].items()}
-            lt = {layout: LtAlgorithm.from_json(e).to_json() for layout, e in record["lt"].items()}
-            ours = {from_fields(config): (us, rung) for config, us, rung in record["rungs"]}
-            baselines = {"torch": record["torch"], "lt_autotune": lt_us}
-            entries.append(DatasetEntry(Shape.parse(text), ours, baselines, lt))
+    found = records(folder, stem).items()
+    entries = [_entry(text, record) for text, record in found if "error" not in record]
     return Dataset({key: conditions[key] for key in kept if key in conditions}, entries)
+
+
+def _entry(text: str, record: dict[str, Any]) -> DatasetEntry:
+    """Of a selection's record. Raises SassafrasError: it is damaged."""
+    try:
+        lt_us = {layout: entry["us"] for layout, entry in record["lt"].items()}
+        lt = {layout: LtAlgorithm.from_json(e).to_json() for layout, e in record["lt"].items()}
+        ours = {from_fields(config): (us, rung) for config, us, rung in record["rungs"]}
+        baselines = {"torch": record["torch"], "lt_autotune": lt_us}
+        return DatasetEntry(Shape.parse(text), ours, baselines, lt)
+    except (KeyError, TypeError, ValueError, AttributeError, SassafrasError) as error:
+        hint = "remove its line from the journal: the same command times the shape once more"
+        raise SassafrasError(f"a damaged record: {error}", where=text, hint=hint) from error
 
 
 def _row(text: str, selected: dict[str, Any], measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
