@@ -105,7 +105,7 @@ def test_journals_of_other_conditions_are_not_put_together(tmp_path: Path) -> No
     for damaged in ({"rungs": []}, {**selected, "torch": {"nn": 0.0}}, {**selected, "rungs": [[1, 2]]}):
         first.unlink()
         Journal(first, {"gpu": "A"}).add({"shape": "64x64x64", **damaged})
-        with pytest.raises(SassafrasError, match=r"64x64x64: a damaged record.*remove its line"):
+        with pytest.raises(SassafrasError, match=r"64x64x64: a damaged record: .*remove its line"):
             collected(tmp_path)
 
 

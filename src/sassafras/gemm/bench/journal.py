@@ -100,6 +100,12 @@ def records_of(*paths: Path) -> dict[str, dict[str, Any]]:
     return {r["shape"]: r for r in found if isinstance(r.get("shape"), str)}
 
 
+def damaged(shape: str, error: Exception) -> SassafrasError:
+    """What to raise where a shape's record is."""
+    hint = "remove its line from the journal: the same command times it once more"
+    return SassafrasError(f"a damaged record: {error!r}", where=shape, hint=hint)
+
+
 def journals(folder: Path, stem: str) -> list[Path]:
     """The journals of a stem (``hgemm-select``), one for each GPU or cluster that worked on it."""
     return sorted(folder.glob(f"{stem}.gpu*.jsonl"))

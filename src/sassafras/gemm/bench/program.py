@@ -22,7 +22,7 @@ from ..matmul.recorder import Recorder, recorded, to_json
 from ..problem.shape import Product
 from ..select.dataset import slug
 from ..select.table import ProductRow, TunedTable
-from .journal import Journal, belongs, read, records_of
+from .journal import Journal, belongs, damaged, read, records_of
 from .options import Options
 from .runs import provenance
 from .worker import asked
@@ -257,10 +257,13 @@ def _rows(calls: Mapping[Product, int], done: Mapping[str, dict[str, Any]]) -> l
     for product, count in calls.items():
         if "us" not in (record := done.get(str(product), {})):
             continue
-        listed = read_list([given for given, _ in record["ours"]])
-        ours = [[at, us] for at, (_, us) in enumerate(record["ours"])]
-        own = {**record, **product.to_json(), "calls": count, "ours": ours}
-        found.append(ProductRow.from_json(own, listed))
+        try:
+            listed = read_list([given for given, _ in record["ours"]])
+            ours = [[at, us] for at, (_, us) in enumerate(record["ours"])]
+            own = {**record, **product.to_json(), "calls": count, "ours": ours}
+            found.append(ProductRow.from_json(own, listed))
+        except (SassafrasError, LookupError, TypeError, ValueError) as error:
+            raise damaged(str(product), error) from error
     return sorted(found, key=lambda row: -row.calls * row.before_us)
 
 

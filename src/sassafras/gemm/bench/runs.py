@@ -23,7 +23,7 @@ from ..problem.shape import Shape
 from ..select.dataset import Dataset, DatasetEntry, merge, shipped, stem
 from ..select.table import TunedTable
 from . import report, runner
-from .journal import belongs, journals, read, records
+from .journal import belongs, damaged, journals, read, records
 from .options import Options
 from .runner import Say, ShapeJob
 from .worker import asked, kernels_digest
@@ -202,8 +202,7 @@ def _entry(text: str, record: dict[str, Any]) -> DatasetEntry:
         baselines = {"torch": record["torch"], "lt_autotune": lt_us}
         return DatasetEntry(Shape.parse(text), ours, baselines, lt)
     except (KeyError, TypeError, ValueError, AttributeError, SassafrasError) as error:
-        hint = "remove its line from the journal: the same command times the shape once more"
-        raise SassafrasError(f"a damaged record: {error}", where=text, hint=hint) from error
+        raise damaged(text, error) from error
 
 
 def _row(text: str, selected: dict[str, Any], measured: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -80,10 +80,24 @@ class ProductRow:
 
     @classmethod
     def from_json(cls, given: dict[str, Any], listed: Sequence[Config | None]) -> ProductRow:
-        """The reverse, without configurations that no kernel of this version has."""
-        ours = tuple((c, float(us)) for at, us in given["ours"] if (c := listed[at]) is not None)
+        """The reverse, without configurations that no kernel of this version has.
+
+        Raises:
+            SassafrasError, LookupError, TypeError, ValueError: it is damaged.
+        """
+        ours = tuple((c, timed(us)) for at, us in given["ours"] if (c := listed[at]) is not None)
         more = {name: given[name] for name in cls.__slots__ if name not in ("product", "ours")}
+        more |= {name: timed(given[name]) for name in ("us", "torch_us", "before_us")}
+        if given["member"] not in ("ours", "torch", "lt"):
+            raise ValueError(f"no member {given['member']}")
         return cls(Product.from_json(given), ours=ours, **more)
+
+
+def timed(us: Any) -> float:
+    """Microseconds of a file. Raises ValueError, TypeError: they are none."""
+    if not 0 < (found := float(us)) < 1e9:
+        raise ValueError(f"{us} is no time")
+    return found
 
 
 class TunedTable:
@@ -201,12 +215,12 @@ class TunedTable:
                     Shape(m, n, k),
                     layout,
                     tuple(
-                        (config, float(us))
+                        (config, timed(us))
                         for which, us in ours
                         if (config := known(which) if isinstance(which, str) else listed[which]) is not None
                     ),
-                    torch_us,
-                    lt_us,
+                    None if torch_us is None else timed(torch_us),
+                    None if lt_us is None else timed(lt_us),
                     lt,
                 )
                 for m, n, k, layout, ours, torch_us, lt_us, lt in found["rows"]
