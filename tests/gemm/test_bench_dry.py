@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from sassafras.cli.app import app
 from sassafras.core import DeviceError, SassafrasError
 from sassafras.cuda.timing import balanced
-from sassafras.gemm.bench import context, dry_run, journal, runs
+from sassafras.gemm.bench import context, dry_run, journal, program, runs
 from sassafras.gemm.bench.context import Context
 from sassafras.gemm.bench.journal import records
 from sassafras.gemm.bench.measure import judged, measure, tuned_rows
@@ -108,6 +108,20 @@ def test_its_selection_is_a_dataset(offline: tuple[Path, dict[str, Any]], tmp_pa
     assert TunedTable.load(target).rows == TunedTable.load(paths[1]).rows
     with pytest.raises(SassafrasError, match="no selection journal"):
         runs.collected(tmp_path)
+
+
+def test_one_process_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
+    """With --fresh the second deleted the first one's journal, and both timed on one GPU."""
+    product = {Product(SHAPES[0], "tn"): 1}
+    with journal.alone(tmp_path):
+        for fresh in (False, True):
+            settings = RunSettings(tmp_path, OPTIONS, fresh=fresh, **QUIET)
+            with pytest.raises(SassafrasError, match="another process works here"):
+                runs.run(SHAPES[:1], settings)
+            with pytest.raises(SassafrasError, match="another process works here"):
+                program.tune_products(product, tmp_path, dry=True, fresh=fresh)
+    assert not list(tmp_path.iterdir())
+    assert runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, **QUIET))[1]["measured"] == 1
 
 
 def test_options_of_the_other_stage_do_not_matter_for_resuming(offline: tuple[Path, dict[str, Any]]) -> None:

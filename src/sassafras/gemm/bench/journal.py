@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,28 @@ from sassafras.core import SassafrasError
 #: of records: configurations are fields (2), they were names
 FORMAT = 2
 _AFRESH = "start over with --fresh, or choose another output folder"
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder of journals, which is made; a process that dies lets it go.
+
+    Raises:
+        SassafrasError: another process of this machine, or this one, holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno == errno.EWOULDBLOCK:  # else the file system has no locks
+            os.close(held)
+            hint = "let it end, or choose another output folder"
+            raise SassafrasError("another process works here", where=str(folder), hint=hint) from None
+    try:
+        yield
+    finally:
+        os.close(held)
 
 
 class Journal:

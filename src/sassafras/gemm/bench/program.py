@@ -22,7 +22,7 @@ from ..matmul.recorder import Recorder, recorded, to_json
 from ..problem.shape import Product
 from ..select.dataset import slug
 from ..select.table import ProductRow, TunedTable
-from .journal import Journal, belongs, damaged, read, records_of
+from .journal import Journal, alone, belongs, damaged, read, records_of
 from .options import Options
 from .runs import provenance
 from .worker import asked
@@ -173,7 +173,7 @@ def tune_products(
         install: let `sassafras.matmul` on this machine use the table.
 
     Raises:
-        SassafrasError: no product; a journal of other conditions.
+        SassafrasError: no product; a journal of other conditions; another process works in the folder.
         DeviceError: there is no GPU, or its worker dies again and again.
     """
     if (seconds := Budget.of(budget).seconds) is None:
@@ -183,12 +183,34 @@ def tune_products(
         raise SassafrasError("no product was recorded", hint="sassafras.accelerate(model)")
     if not dry and not (found := available())[0]:
         raise DeviceError(f"tuning needs a GPU: {found[1]}", hint="--dry-run rehearses without one")
-    if fresh:
-        (folder / _JOURNAL).unlink(missing_ok=True)
     own = {"mode": "program", "cache": str(cache) if cache else None, "dry": dry}
-    plan = {**own, "options": asdict(Options(seed=seed))}
-    path = folder / _JOURNAL
-    done: dict[str, dict[str, Any]] = {}  # a product's record by its name
+    plan, path = {**own, "options": asdict(Options(seed=seed))}, folder / _JOURNAL
+    with alone(folder):
+        if fresh:
+            path.unlink(missing_ok=True)
+        done = _worked_off(calls, plan, path, deadline, progress, say)
+    header = read(path)[0]["header"]
+    table = TunedTable(_header(header), (), _rows(calls, done))
+    gpu = str(header.get("gpu", "modelled"))
+    written = folder / f"{slug(gpu)}.products.json"
+    result = Tuned(tuple(table.products.values()), len(calls), sum(calls.values()), written, dry)
+    table.header["summary"] = result.to_json()
+    table.save(written)
+    if install and not dry:
+        installed(written)
+    return result
+
+
+def _worked_off(
+    calls: Mapping[Product, int],
+    plan: dict[str, Any],
+    path: Path,
+    deadline: float,
+    progress: Callable[[str], None],
+    say: Callable[[str], None],
+) -> dict[str, dict[str, Any]]:
+    """A product's record by its name: of the journal, which gets those of further ones until the deadline."""
+    done: dict[str, dict[str, Any]] = {}
     if path.is_file():
         belongs(path, asked(plan))
         done = records_of(path)
@@ -217,16 +239,7 @@ def tune_products(
             progress(f"{so_far} | {product} {record.get('before_us', 1) / record.get('us', 1):.3f}x")
     finally:
         client.close()
-    header = read(path)[0]["header"]
-    table = TunedTable(_header(header), (), _rows(calls, done))
-    gpu = str(header.get("gpu", "modelled"))
-    written = folder / f"{slug(gpu)}.products.json"
-    result = Tuned(tuple(table.products.values()), len(calls), sum(calls.values()), written, dry)
-    table.header["summary"] = result.to_json()
-    table.save(written)
-    if install and not dry:
-        installed(written)
-    return result
+    return done
 
 
 def installed(path: Path) -> None:

@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from ..problem.shape import Shape
 from ..select.dataset import Dataset, DatasetEntry, merge, shipped, stem
 from ..select.table import TunedTable
 from . import report, runner
-from .journal import belongs, damaged, journals, read, records
+from .journal import alone, belongs, damaged, journals, read, records
 from .options import Options
 from .runner import Say, ShapeJob
 from .worker import asked, kernels_digest
@@ -65,21 +66,23 @@ class RunSettings:
             raise SassafrasError("a benchmark needs at least one GPU", where=f"gpus={self.gpus}")
 
 
-class _Begun:
-    """A run under way: kernels are built, the folder is there, old journals are deleted if asked.
+class _Begun(ExitStack):
+    """A run under way: kernels are built, the folder is this process's (`alone`), old journals are deleted if
+    asked.
 
     Raises:
-        SassafrasError: there are no shapes.
+        SassafrasError: there are no shapes, or another process works in the folder.
         DeviceError, CompileError, ToolMissing: see `runner.prepare`.
     """
 
     def __init__(self, shapes: Sequence[Shape], settings: RunSettings) -> None:
+        super().__init__()
         if not shapes:
             raise SassafrasError("a benchmark needs at least one shape")
         self.settings = settings
         if not settings.dry:
             runner.prepare(settings.cache, settings.say, instances(settings.options.layouts))
-        settings.folder.mkdir(parents=True, exist_ok=True)
+        self.enter_context(alone(settings.folder))
         if settings.fresh:
             for path in settings.folder.glob("hgemm-*.gpu*.jsonl"):
                 path.unlink()
@@ -133,18 +136,18 @@ def run(
         raise SassafrasError("the benchmark measures nn and tn", where=",".join(options.layouts))
     if processes < 1:
         raise SassafrasError("the benchmark needs at least one process that measures")
-    begun = _Begun(shapes, settings)
     # shapes that must stay untuned have journals of their own, which no dataset is made of
     apart = "" if options.tuned else "-untuned"
     chosen_in = SELECT + apart + ("-isolated" if options.isolated else "")
-    begun.work({chosen_in: {"mode": "select"}}, begun.texts, share=SELECTING_SHARE)
-    chosen = records(folder, chosen_in)
-    usable = [text for text in begun.texts if text in chosen and "error" not in chosen[text]]
     measuring = {
         f"hgemm-{mode}{apart}-{process}": {"mode": "measure", "how": mode, "process": process}
         for process in range(processes)
     }
-    begun.work(measuring, usable, chosen)
+    with _Begun(shapes, settings) as begun:
+        begun.work({chosen_in: {"mode": "select"}}, begun.texts, share=SELECTING_SHARE)
+        chosen = records(folder, chosen_in)
+        usable = [text for text in begun.texts if text in chosen and "error" not in chosen[text]]
+        begun.work(measuring, usable, chosen)
     measured = [records(folder, stem) for stem in measuring]
     rows = [_row(text, chosen, measured) for text in begun.texts]
     return rows, report.summarise(rows)
@@ -157,15 +160,15 @@ def sweep(shapes: Sequence[Shape], settings: RunSettings) -> Dataset:
     Errors as there.
     """
     of = part(settings.options.layouts)
-    begun = _Begun(shapes, settings)
-    begun.work({_stem(of): {"mode": "select"}}, begun.texts)
+    with _Begun(shapes, settings) as begun:
+        begun.work({_stem(of): {"mode": "select"}}, begun.texts)
     return collected(settings.folder, of)
 
 
 def time_sample(stem: str, job: dict[str, Any], shapes: Sequence[Shape], settings: RunSettings) -> Dataset:
     """The dataset of a job's journals: shapes in order, until the minutes are over. Errors as `sweep`."""
-    begun = _Begun(shapes, settings)
-    begun.work({stem: job}, begun.texts, in_order=True)
+    with _Begun(shapes, settings) as begun:
+        begun.work({stem: job}, begun.texts, in_order=True)
     return collected(settings.folder, stem=stem)
 
 
