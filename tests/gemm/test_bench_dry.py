@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from sassafras.cli.app import app
 from sassafras.core import DeviceError, SassafrasError
 from sassafras.cuda.timing import balanced
-from sassafras.gemm.bench import context, dry_run, journal, program, runs
+from sassafras.gemm.bench import context, dry_run, journal, program, runs, worker
 from sassafras.gemm.bench.context import Context
 from sassafras.gemm.bench.journal import records
 from sassafras.gemm.bench.measure import judged, measure, tuned_rows
@@ -428,6 +428,25 @@ def test_modelled_and_measured_journals_do_not_mix(tmp_path: Path) -> None:
         path.write_text(path.read_text().replace('"modelled": true', '"modelled": false', 1))
     with pytest.raises(SassafrasError, match="other conditions"):
         runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, **QUIET))
+
+
+def test_finished_journals_of_another_gpu_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was measured elsewhere would be reported beside this machine's environment."""
+    runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, **QUIET))
+    for path in tmp_path.glob("*.jsonl"):
+        measured = path.read_text().replace('"modelled": true', '"modelled": false, "gpu": "NVIDIA H200"', 1)
+        path.write_text(measured)
+    monkeypatch.setattr(runs.runner, "prepare", lambda *given: None)
+    settings = RunSettings(tmp_path, OPTIONS, **{**QUIET, "dry": False})
+    for gpu in ("NVIDIA H200", "NVIDIA H100 80GB HBM3"):
+        monkeypatch.setattr(worker, "probe", lambda gpu=gpu: {"gpu": gpu})
+        if gpu == "NVIDIA H200":
+            assert runs.run(SHAPES[:1], settings)[1]["measured"] == 1
+        else:
+            with pytest.raises(SassafrasError, match="other conditions"):
+                runs.run(SHAPES[:1], settings)
 
 
 # --- commands

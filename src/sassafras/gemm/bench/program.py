@@ -25,7 +25,7 @@ from ..select.table import ProductRow, TunedTable
 from .journal import Journal, alone, belongs, damaged, read, records_of
 from .options import Options
 from .runs import provenance
-from .worker import asked
+from .worker import asked_here
 from .worker_client import WorkerClient
 
 #: default of `sassafras.tune`, and of the command
@@ -212,7 +212,7 @@ def _worked_off(
     """A product's record by its name: of the journal, which gets those of further ones until the deadline."""
     done: dict[str, dict[str, Any]] = {}
     if path.is_file():
-        belongs(path, asked(plan))
+        belongs(path, asked_here(plan))
         done = records_of(path)
     weights = {product: count * _guess_us(product) for product, count in calls.items()}
     left = [p for p in sorted(calls, key=lambda p: -weights[p]) if str(p) not in done]

@@ -27,7 +27,7 @@ from . import report, runner
 from .journal import alone, belongs, damaged, journals, read, records
 from .options import Options
 from .runner import Say, ShapeJob
-from .worker import asked, kernels_digest
+from .worker import asked_here, kernels_digest
 
 SELECT = "hgemm-select"
 MODES = ("offline", "server")
@@ -109,7 +109,7 @@ class _Begun(ExitStack):
         plans = {name: {**base, **own} for name, own in jobs.items()}
         for name, plan in plans.items():
             for path in journals(of.folder, name):
-                belongs(path, asked(plan))
+                belongs(path, asked_here(plan))
         deadline = None if of.minutes is None else self._started + 60 * share * of.minutes
         how = selections or {}, deadline, of.progress, in_order
         for name, plan in plans.items():
