@@ -49,6 +49,11 @@ def test_what_is_missing_is_said_and_then_built(tmp_path: Path, monkeypatch: pyt
     again = run.invoke(app, words)
     assert again.exit_code == 1 and "no C++ compiler" in again.output, "the launcher is still missing"
     assert cached_path(instance, folder).stat().st_mtime_ns == written, "what is there is kept"
+    cached_path(instance, folder).write_bytes(b"")
+    words += ["--workers", "1", "--no-launcher"]
+    checked = run.invoke(app, [*words, "--check"])
+    assert checked.exit_code == 1 and "1 kernels, 1 files missing" in checked.output, "a copy was cut off"
+    assert run.invoke(app, words).exit_code == 0 and cached_path(instance, folder).stat().st_size > 1000
 
 
 def test_a_folder_that_takes_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,14 @@ def cached_path(instance: Instance, cache: Path | None = None) -> Path:
     return (cache or default_cache()) / f"{instance.name}-{digest}.cubin"
 
 
+def is_kept(path: Path) -> bool:
+    """Whether a cubin is there; no other file counts, such as an empty one of a copy that failed."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
 def cubin(instance: Instance, cache: Path | None = None) -> bytes:
     """The instance's cubin, compiled now unless it is cached.
 
@@ -63,8 +71,8 @@ def cubin(instance: Instance, cache: Path | None = None) -> bytes:
         SassafrasError: the folder does not take it; what was kept before stays.
     """
     path = cached_path(instance, cache)
-    if path.is_file() and (data := path.read_bytes())[:4] == b"\x7fELF":
-        return data
+    if is_kept(path):
+        return path.read_bytes()
     data = _compile(source(instance), instance.name)
     hint = "make room or name another folder; the same command goes on"
     with os_errors("kernels cannot be kept there", path.parent, hint=hint):
@@ -96,7 +104,7 @@ def build(
         CompileError, ToolMissing, SassafrasError: as `cubin`.
     """
     wanted = with_companions(instances)
-    missing = [i for i in wanted if not cached_path(i, cache).is_file()]
+    missing = [i for i in wanted if not is_kept(cached_path(i, cache))]
     count = min(len(missing), workers or os.cpu_count() or 1)
     if count > 1:
         with ProcessPoolExecutor(count, get_context("spawn")) as pool:
