@@ -67,6 +67,9 @@ def test_a_folder_that_takes_nothing_is_named(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(SassafrasError, match="kernels cannot be kept there") as caught:
         ahead_of_time.build(file, [instance], launcher=False)
     assert str(file) in str(caught.value)
+    if launchers.compiler():
+        (said_of_it,) = ahead_of_time.build(file / "below", [])
+        assert "the launcher cannot be kept there" in said_of_it
 
 
 def test_a_read_only_folder_serves(tmp_path: Path, shared: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from sassafras.core import CompileError, ToolMissing
+from sassafras.core.errors import os_errors
 
 from .cubins import default_cache
 
@@ -48,6 +49,7 @@ def build(cache: Path | None = None) -> Path:
     Raises:
         ToolMissing: no compiler, or no Python header.
         CompileError: the compiler failed; its messages.
+        SassafrasError: the folder cannot be made.
     """
     target = path(cache)
     if target.is_file():
@@ -58,7 +60,8 @@ def build(cache: Path | None = None) -> Path:
             "no C++ compiler or no Python.h: sassafras.matmul uses its Python launcher",
             hint="install g++ and python3-dev",
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
+    with os_errors("the launcher cannot be kept there", target.parent, hint="name another folder"):
+        target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_suffix(f".{os.getpid()}.tmp")
     include = f"-I{sysconfig.get_paths()['include']}"
     command = [found, *_FLAGS, include, str(_HERE / SOURCES[0]), "-o", str(temporary)]
