@@ -157,6 +157,22 @@ def test_a_dry_run_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(SassafrasError, match="not a table"):
         TunedTable.load(tmp_path / "t.json")
+    with pytest.raises(SassafrasError, match=f"{tmp_path}/t.json: not a table.*remove it"):
+        made.install(tmp_path / "t.json")
+    assert (tmp_path / "t.json").read_text() == "{}"
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl.gz"
+    Dataset({"gpu": "g"}, [entry()]).save(path)
+    whole = path.read_bytes()
+    for at in range(10, len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        with pytest.raises(SassafrasError, match="dataset"):
+            Dataset.load(path)
+    (tmp_path / "d.jsonl").write_text('{"sassafras_hgemm": 2, "configurations": 5}\n')
+    with pytest.raises(SassafrasError, match="no list of configurations"):
+        Dataset.load(tmp_path / "d.jsonl")
 
 
 def test_a_tuned_row_decides_by_its_figures() -> None:

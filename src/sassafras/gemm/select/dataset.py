@@ -21,6 +21,7 @@ import gzip
 import io
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,7 +170,7 @@ class Dataset:
             data = path.read_bytes()
             text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
             lines = [json.loads(line) for line in text.splitlines() if line]
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, zlib.error) as error:
             raise SassafrasError(f"the dataset cannot be read: {error}", where=path.name) from error
         header = lines[0] if lines and isinstance(lines[0], dict) else {}
         if header.get("sassafras_hgemm") not in (1, FORMAT):

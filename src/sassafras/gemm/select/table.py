@@ -195,8 +195,13 @@ class TunedTable:
         )
 
     def install(self, path: Path) -> None:
-        """Save it, merged over what is there."""
-        (TunedTable.load(path).merged(self) if path.is_file() else self).save(path)
+        """Save it, merged over what is there. Raises SassafrasError: that is damaged, and stays."""
+        try:
+            before = TunedTable.load(path) if path.is_file() else None
+        except SassafrasError as error:
+            hint = "remove it: the same command goes on"
+            raise SassafrasError(error.what, where=str(path), hint=hint) from error
+        (before.merged(self) if before else self).save(path)
 
     @classmethod
     def load(cls, path: Path) -> TunedTable:
