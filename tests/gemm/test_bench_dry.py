@@ -38,7 +38,7 @@ from tests.shared import python_path
 
 ROOT = Path(__file__).parents[2]
 
-OPTIONS = Options(configs=16, finalists=3, seconds=0.01, walls=6, calls=4)
+OPTIONS = Options(configs=16, finalists=3, seconds=0.01, walls=6, calls=5)
 QUIET: dict[str, Any] = {"dry": True, "progress": 0, "say": lambda text: None}
 SHAPES = (Shape(64, 64, 64), Shape(128, 64, 256), Shape(512, 1024, 512))
 
@@ -262,6 +262,8 @@ def test_bad_requests_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         runs.run(SHAPES, settings, mode="often")
     with pytest.raises(SassafrasError, match="at least one process"):
         runs.run(SHAPES, settings, processes=0)
+    with pytest.raises(SassafrasError, match="1 calls have no interval"):
+        Options(calls=1)
     with pytest.raises(SassafrasError, match="at least one GPU"):
         RunSettings(tmp_path, gpus=0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,3")
@@ -312,10 +314,10 @@ def test_one_process_measures_both_ways() -> None:
     server = measure(stage, selection, OPTIONS, 0, "server")
     assert len(server["ratios"]) == OPTIONS.calls
     before = stage.gpu.clock
-    slow = measure(stage, selection, Options(calls=4, rate=10.0), 0, "server")
+    slow = measure(stage, selection, Options(calls=5, rate=10.0), 0, "server")
     assert stage.gpu.clock - before > 0.5 * 4 * 12 / 10.0 * 1e6, "it waits between calls"
     assert slow["ours"] == pytest.approx(server["ours"], rel=0.05)
-    untuned = measure(stage, selection, Options(calls=4, tuned=False, walls=0, cold=False), 0, "offline")
+    untuned = measure(stage, selection, Options(calls=5, tuned=False, walls=0, cold=False), 0, "offline")
     assert {of["member"] for of in untuned["served"].values()} == {"torch"} and "cold_ours" not in untuned
 
 
@@ -458,7 +460,7 @@ def test_commands(tmp_path: Path) -> None:
     common = ["64x64x64", "--configs", "12", "--out", str(tmp_path), "--dry-run"]
     done = run.invoke(app, ["tune", "--products", *common])
     assert done.exit_code == 0 and "1 shapes" in done.output and "(modelled)" in done.output
-    done = run.invoke(app, ["gemm", "bench", "--grid", *common, "--mode", "server", "--calls", "4"])
+    done = run.invoke(app, ["gemm", "bench", "--grid", *common, "--mode", "server", "--calls", "5"])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "hgemm-server-dry.json").is_file()
     done = run.invoke(app, ["gemm", "choose", "64x64x64", "100x64x512", "--layout", "tn"])
@@ -471,7 +473,7 @@ def test_commands(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["sweep", "off-grid"])
 def test_the_script_of_a_sitting(tmp_path: Path, stage: str) -> None:
-    few = ["--seconds", "0.01", "--calls", "4"] if stage == "off-grid" else []
+    few = ["--seconds", "0.01", "--calls", "5"] if stage == "off-grid" else []
     command = [stage, "--dry-run", "--shapes", "6", "--configs", "12", "--gpus", "2", *few]
     done = run_benchmark("hgemm", *command, "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
