@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
+from sassafras.core.files import locked
 from sassafras.gemm.configs import names, small
 from sassafras.gemm.configs.fields import to_fields
 from sassafras.gemm.configs.small import SmallConfig
@@ -160,6 +162,19 @@ def test_a_dry_run_is_no_table(tmp_path: Path) -> None:
     with pytest.raises(SassafrasError, match=f"{tmp_path}/t.json: not a table.*remove it"):
         made.install(tmp_path / "t.json")
     assert (tmp_path / "t.json").read_text() == "{}"
+
+
+def test_tables_of_two_processes_are_merged(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "t.json"
+    ours, theirs = (TunedTable({"gpu": "g"}, [TableRow(Shape(64, 64, k), "tn", (), 2.0)]) for k in (64, 128))
+    path.parent.mkdir()
+    with locked(path.parent / "t.json.lock"):  # theirs is being installed
+        installing = threading.Thread(target=ours.install, args=(path,))
+        installing.start()
+        installing.join(0.5)
+        theirs.save(path)
+    installing.join(60)
+    assert TunedTable.load(path).rows == {**theirs.rows, **ours.rows}
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
-from sassafras.core.files import write_whole
+from sassafras.core.files import locked, write_whole
 
 from ..configs.fields import ConfigurationList, known, read_list
 from ..configs.registry import Config
@@ -196,12 +196,14 @@ class TunedTable:
 
     def install(self, path: Path) -> None:
         """Save it, merged over what is there. Raises SassafrasError: that is damaged, and stays."""
-        try:
-            before = TunedTable.load(path) if path.is_file() else None
-        except SassafrasError as error:
-            hint = "remove it: the same command goes on"
-            raise SassafrasError(error.what, where=str(path), hint=hint) from error
-        (before.merged(self) if before else self).save(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.with_name(f"{path.name}.lock")):  # of two processes neither loses the other's rows
+            try:
+                before = TunedTable.load(path) if path.is_file() else None
+            except SassafrasError as error:
+                hint = "remove it: the same command goes on"
+                raise SassafrasError(error.what, where=str(path), hint=hint) from error
+            (before.merged(self) if before else self).save(path)
 
     @classmethod
     def load(cls, path: Path) -> TunedTable:
