@@ -71,6 +71,7 @@ def test_names_go_there_and_back() -> None:
         "cs_tn_64x64_s6q1/c1p2",
         "ws_tn_64x128_pp2s8b2c1x1//k1",
         "cs_x/c1",
+        "cs_tn_64x65_s999999999/c1",  # at once
         "cs_xp/c1p2",
         "cs_tn_64x128_s8q1p/c1",
         "cs_tn_64x128_s8q1p/c2p2",
