@@ -97,7 +97,7 @@ def said(words: list[str]) -> str:
         (["latency", "show", "--kind", "none"], ["no kind 'none'", "raw, waw, war, issue"]),
         (["latency", "mine", "x.cubin", "--out", "folder"], ["folder: this is a folder"]),
         (["gemm", "bench", "--dry-run", "--configs", "0"], ["'--configs'", "than or equal to 1"]),
-        (["gemm", "bench", "--dry-run", "--calls", "0"], ["'--calls'", "than or equal to 1"]),
+        (["gemm", "bench", "--dry-run", "--calls", "4"], ["'--calls'", "than or equal to 5"]),
         (["gemm", "bench", "--dry-run", "--minutes", "nan"], ["'--minutes'", "than or equal to 0"]),
         (["gemm", "configs", "64x64x64", "--limit", "-1"], ["'--limit'", "than or equal to 0"]),
         (["tune", "--products", "64x64x64", "--configs", "0"], ["'--configs'", "than or equal to 1"]),

@@ -50,6 +50,11 @@ def test_what_is_missing_is_said_and_then_built(tmp_path: Path, monkeypatch: pyt
     again = run.invoke(app, words)
     assert again.exit_code == 1 and "no C++ compiler" in again.output, "the launcher is still missing"
     assert cached_path(instance, folder).stat().st_mtime_ns == written, "what is there is kept"
+    cached_path(instance, folder).write_bytes(b"")
+    words += ["--workers", "1", "--no-launcher"]
+    checked = run.invoke(app, [*words, "--check"])
+    assert checked.exit_code == 1 and "1 kernels, 1 files missing" in checked.output, "a copy was cut off"
+    assert run.invoke(app, words).exit_code == 0 and cached_path(instance, folder).stat().st_size > 1000
 
 
 def test_a_folder_that_takes_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,6 +68,9 @@ def test_a_folder_that_takes_nothing_is_named(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(SassafrasError, match="kernels cannot be kept there") as caught:
         ahead_of_time.build(file, [instance], launcher=False)
     assert str(file) in str(caught.value)
+    if launchers.compiler():
+        (said_of_it,) = ahead_of_time.build(file / "below", [])
+        assert "the launcher cannot be kept there" in said_of_it
 
 
 def test_a_read_only_folder_serves(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:

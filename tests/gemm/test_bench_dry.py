@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from typer.testing import CliRunner
 from sassafras.cli.app import app
 from sassafras.core import DeviceError, SassafrasError
 from sassafras.cuda.timing import balanced
-from sassafras.gemm.bench import dry_run, journal, runs
+from sassafras.gemm.bench import context, dry_run, journal, program, runs, worker
 from sassafras.gemm.bench.context import Context
 from sassafras.gemm.bench.journal import records
 from sassafras.gemm.bench.measure import judged, measure, tuned_rows
@@ -31,8 +34,11 @@ from sassafras.gemm.problem.shape import Product, Shape
 from sassafras.gemm.select.dataset import Dataset
 from sassafras.gemm.select.table import TunedTable
 from tests.scripts import run_benchmark
+from tests.shared import python_path
 
-OPTIONS = Options(configs=16, finalists=3, seconds=0.01, walls=6, calls=4)
+ROOT = Path(__file__).parents[2]
+
+OPTIONS = Options(configs=16, finalists=3, seconds=0.01, walls=6, calls=5)
 QUIET: dict[str, Any] = {"dry": True, "progress": 0, "say": lambda text: None}
 SHAPES = (Shape(64, 64, 64), Shape(128, 64, 256), Shape(512, 1024, 512))
 
@@ -104,6 +110,20 @@ def test_its_selection_is_a_dataset(offline: tuple[Path, dict[str, Any]], tmp_pa
         runs.collected(tmp_path)
 
 
+def test_one_process_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
+    """With --fresh the second deleted the first one's journal, and both timed on one GPU."""
+    product = {Product(SHAPES[0], "tn"): 1}
+    with journal.alone(tmp_path):
+        for fresh in (False, True):
+            settings = RunSettings(tmp_path, OPTIONS, fresh=fresh, **QUIET)
+            with pytest.raises(SassafrasError, match="another process works here"):
+                runs.run(SHAPES[:1], settings)
+            with pytest.raises(SassafrasError, match="another process works here"):
+                program.tune_products(product, tmp_path, dry=True, fresh=fresh)
+    assert not list(tmp_path.iterdir())
+    assert runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, **QUIET))[1]["measured"] == 1
+
+
 def test_options_of_the_other_stage_do_not_matter_for_resuming(offline: tuple[Path, dict[str, Any]]) -> None:
     path, _ = offline
     other = Options(configs=16, finalists=3, seconds=0.02, walls=0, calls=9)
@@ -116,8 +136,9 @@ def test_options_of_the_other_stage_do_not_matter_for_resuming(offline: tuple[Pa
         runs.run((*SHAPES, Shape(64, 64, 128)), changed)
 
 
-def test_time_may_be_up(tmp_path: Path) -> None:
-    rows, summary = runs.run(SHAPES, RunSettings(tmp_path, OPTIONS, minutes=1e-9, **QUIET))
+@pytest.mark.parametrize("minutes", (1e-9, 0))
+def test_time_may_be_up(tmp_path: Path, minutes: float) -> None:
+    rows, summary = runs.run(SHAPES, RunSettings(tmp_path, OPTIONS, minutes=minutes, **QUIET))
     assert summary["pending"] == 3 and summary["measured"] == 0 and all(row["pending"] for row in rows)
     rows, summary = runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, **QUIET))
     assert summary["pending"] == 0 and rows[0]["ours"] > 0
@@ -129,6 +150,22 @@ def test_selection_leaves_time_to_measure(tmp_path: Path, monkeypatch: pytest.Mo
     runs.run(SHAPES, RunSettings(tmp_path, OPTIONS, minutes=10, **QUIET))
     selecting, measuring = (job.deadline or 0.0 for job in jobs)
     assert measuring - selecting == pytest.approx(240.0), "four of the ten minutes"
+
+
+@pytest.mark.parametrize("gpus", (1, 2))
+def test_an_interrupt_ends_it_after_the_shape_at_hand(tmp_path: Path, gpus: int) -> None:
+    command = [sys.executable, "-m", "sassafras", "gemm", "bench", "--dry-run", "--out", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": python_path(ROOT / "src")}
+    pipes: dict[str, Any] = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    running = subprocess.Popen([*command, "--gpus", str(gpus)], env=environment, **pipes)
+    try:
+        assert running.stderr is not None
+        assert any(line.startswith("select 3/") for line in running.stderr), "three shapes of 1,000 are done"
+        os.killpg(running.pid, signal.SIGINT)
+        running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 130 and len(records(tmp_path, "hgemm-select")) < 500
 
 
 #: a worker that has this shape to do is killed from outside, at once
@@ -219,14 +256,19 @@ def test_candidates_that_lose_the_context_cost_themselves(
     assert len(runs.sweep((*SHAPES, Shape(512, 512, 1024)), settings)) == 4 and not said
 
 
-def test_bad_requests_say_so(tmp_path: Path) -> None:
+def test_bad_requests_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = RunSettings(tmp_path, **QUIET)
     with pytest.raises(SassafrasError, match="mode 'often'"):
         runs.run(SHAPES, settings, mode="often")
     with pytest.raises(SassafrasError, match="at least one process"):
         runs.run(SHAPES, settings, processes=0)
+    with pytest.raises(SassafrasError, match="1 calls have no interval"):
+        Options(calls=1)
     with pytest.raises(SassafrasError, match="at least one GPU"):
         RunSettings(tmp_path, gpus=0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,3")
+    with pytest.raises(SassafrasError, match="2 GPUs are asked for, CUDA_VISIBLE_DEVICES names 1"):
+        runs.run(SHAPES, RunSettings(tmp_path, OPTIONS, gpus=2, **QUIET))
     with pytest.raises(SassafrasError, match="at least one shape"):
         runs.sweep((), settings)
 
@@ -272,10 +314,10 @@ def test_one_process_measures_both_ways() -> None:
     server = measure(stage, selection, OPTIONS, 0, "server")
     assert len(server["ratios"]) == OPTIONS.calls
     before = stage.gpu.clock
-    slow = measure(stage, selection, Options(calls=4, rate=10.0), 0, "server")
+    slow = measure(stage, selection, Options(calls=5, rate=10.0), 0, "server")
     assert stage.gpu.clock - before > 0.5 * 4 * 12 / 10.0 * 1e6, "it waits between calls"
     assert slow["ours"] == pytest.approx(server["ours"], rel=0.05)
-    untuned = measure(stage, selection, Options(calls=4, tuned=False, walls=0, cold=False), 0, "offline")
+    untuned = measure(stage, selection, Options(calls=5, tuned=False, walls=0, cold=False), 0, "offline")
     assert {of["member"] for of in untuned["served"].values()} == {"torch"} and "cold_ours" not in untuned
 
 
@@ -349,6 +391,28 @@ def test_products_back_to_back_or_between_kernels() -> None:
     assert us[True] == pytest.approx(us[False] + 2 * 2.0, rel=0.02), "the modelled kernels last two each"
 
 
+def test_what_serves_gives_way_to_a_gain_and_when_it_is_wrong() -> None:
+    stage = dry_run.DryContestants()
+    chooser = context.chooser(stage)
+
+    class Wrong(Context):
+        """What has served is wrong."""
+
+        def errors(self, calls: Any) -> dict[Any, np.ndarray]:
+            return {key: rms + (key == served) for key, rms in super().errors(calls).items()}
+
+    for shape, gains in ((Shape(128, 1024, 4096), False), (Shape(128, 8192, 512), False), (SHAPES[2], True)):
+        product = Product(shape, "tn")
+        served = context.member_of(chooser, context.Problem.of(product)).config
+        found = context.tune(stage, chooser, product, 0.02)
+        kept = found["member"] == "ours" and found["ours"][0][0] == to_fields(served)
+        assert kept is not gains and (found["before_us"] / found["us"] >= 1.01) is gains
+        found = context._tuned(here := Wrong(stage, product), chooser, 0.02)
+        here.close()
+        assert to_fields(served) not in [fields for fields, _ in found["ours"]]
+        assert any(line.startswith(served.name) for line in found["wrong"]) and found["before"] == "ours"
+
+
 @pytest.mark.parametrize("other", ({"seconds": 0.02}, {"apart": True}, {"seed": 3}))
 def test_finished_journals_of_other_options_are_refused(tmp_path: Path, other: dict[str, Any]) -> None:
     """All is measured: no worker starts, so none would notice that it was something else."""
@@ -357,6 +421,34 @@ def test_finished_journals_of_other_options_are_refused(tmp_path: Path, other: d
         runs.run(shapes, RunSettings(tmp_path, Options(**options), **QUIET))
     with pytest.raises(SassafrasError, match="other conditions"):
         runs.run(shapes, RunSettings(tmp_path, Options(**{**options, **other}), **QUIET))
+
+
+def test_modelled_and_measured_journals_do_not_mix(tmp_path: Path) -> None:
+    """Of a rehearsal all is there: nothing would be left to measure."""
+    runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, **QUIET))
+    for path in tmp_path.glob("*.jsonl"):
+        path.write_text(path.read_text().replace('"modelled": true', '"modelled": false', 1))
+    with pytest.raises(SassafrasError, match="other conditions"):
+        runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, **QUIET))
+
+
+def test_finished_journals_of_another_gpu_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was measured elsewhere would be reported beside this machine's environment."""
+    runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, **QUIET))
+    for path in tmp_path.glob("*.jsonl"):
+        measured = path.read_text().replace('"modelled": true', '"modelled": false, "gpu": "NVIDIA H200"', 1)
+        path.write_text(measured)
+    monkeypatch.setattr(runs.runner, "prepare", lambda *given: None)
+    settings = RunSettings(tmp_path, OPTIONS, **{**QUIET, "dry": False})
+    for gpu in ("NVIDIA H200", "NVIDIA H100 80GB HBM3"):
+        monkeypatch.setattr(worker, "probe", lambda gpu=gpu: {"gpu": gpu})
+        if gpu == "NVIDIA H200":
+            assert runs.run(SHAPES[:1], settings)[1]["measured"] == 1
+        else:
+            with pytest.raises(SassafrasError, match="other conditions"):
+                runs.run(SHAPES[:1], settings)
 
 
 # --- commands
@@ -368,7 +460,7 @@ def test_commands(tmp_path: Path) -> None:
     common = ["64x64x64", "--configs", "12", "--out", str(tmp_path), "--dry-run"]
     done = run.invoke(app, ["tune", "--products", *common])
     assert done.exit_code == 0 and "1 shapes" in done.output and "(modelled)" in done.output
-    done = run.invoke(app, ["gemm", "bench", "--grid", *common, "--mode", "server", "--calls", "4"])
+    done = run.invoke(app, ["gemm", "bench", "--grid", *common, "--mode", "server", "--calls", "5"])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "hgemm-server-dry.json").is_file()
     done = run.invoke(app, ["gemm", "choose", "64x64x64", "100x64x512", "--layout", "tn"])
@@ -381,7 +473,7 @@ def test_commands(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["sweep", "off-grid"])
 def test_the_script_of_a_sitting(tmp_path: Path, stage: str) -> None:
-    few = ["--seconds", "0.01", "--calls", "4"] if stage == "off-grid" else []
+    few = ["--seconds", "0.01", "--calls", "5"] if stage == "off-grid" else []
     command = [stage, "--dry-run", "--shapes", "6", "--configs", "12", "--gpus", "2", *few]
     done = run_benchmark("hgemm", *command, "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

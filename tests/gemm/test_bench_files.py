@@ -10,7 +10,8 @@ import pytest
 from sassafras.core import SassafrasError
 from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.gemm.bench import report
-from sassafras.gemm.bench.journal import Journal
+from sassafras.gemm.bench.journal import Journal, belongs, records_of
+from sassafras.gemm.bench.runs import collected
 
 
 def row(ours: float | None, band: str = "<1e8", low: float = 1.0, **more: Any) -> dict[str, Any]:
@@ -85,6 +86,35 @@ def test_journal_survives_a_kill_and_refuses_strangers(tmp_path: Path) -> None:
     for cut in (b"", b"{", b'{"header": {"kern'):  # killed in the first line
         path.write_bytes(cut)
         assert not Journal(path, {"kernels": "a"}).done()
+
+
+@pytest.mark.parametrize("text", ("5\n", '{"header": 5}\n', '{"head', "[1]\n"))
+def test_what_is_no_journal_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "j.jsonl"
+    path.write_text(text)
+    with pytest.raises(SassafrasError, match="not a benchmark journal"):
+        belongs(path, {"kernels": "a"})
+    path.write_bytes(b'{"header": {}}\n\xff\xfe\n5\n{"shape": 5}\n{"shape": "64x64x64"}\n')
+    assert list(records_of(path)) == ["64x64x64"], "of damaged lines nothing is taken"
+
+
+def test_journals_of_other_conditions_are_not_put_together(tmp_path: Path) -> None:
+    """Concatenated, or side by side: the times of one GPU would be another's."""
+    first, second = (tmp_path / f"hgemm-select.gpu{index}.jsonl" for index in range(2))
+    selected = {"rungs": [], "lt": {}, "torch": {"nn": 2.0}}
+    Journal(first, {"gpu": "A"}).add({"shape": "64x64x64", **selected})
+    Journal(second, {"gpu": "B"}).add({"shape": "64x64x128", **selected})
+    with pytest.raises(SassafrasError, match=r"gpu1\.jsonl: .*other conditions"):
+        collected(tmp_path)
+    first.write_bytes(first.read_bytes() + second.read_bytes())
+    second.unlink()
+    with pytest.raises(SassafrasError, match=r"gpu0\.jsonl: .*other conditions"):
+        collected(tmp_path)
+    for damaged in ({"rungs": []}, {**selected, "torch": {"nn": 0.0}}, {**selected, "rungs": [[1, 2]]}):
+        first.unlink()
+        Journal(first, {"gpu": "A"}).add({"shape": "64x64x64", **damaged})
+        with pytest.raises(SassafrasError, match=r"64x64x64: a damaged record: .*remove its line"):
+            collected(tmp_path)
 
 
 def test_algorithms_travel_between_processes() -> None:

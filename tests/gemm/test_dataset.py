@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
+from sassafras.core.files import locked
 from sassafras.gemm.configs import names, small
 from sassafras.gemm.configs.fields import to_fields
 from sassafras.gemm.configs.small import SmallConfig
@@ -157,6 +159,35 @@ def test_a_dry_run_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(SassafrasError, match="not a table"):
         TunedTable.load(tmp_path / "t.json")
+    with pytest.raises(SassafrasError, match=f"{tmp_path}/t.json: not a table.*remove it"):
+        made.install(tmp_path / "t.json")
+    assert (tmp_path / "t.json").read_text() == "{}"
+
+
+def test_tables_of_two_processes_are_merged(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "t.json"
+    ours, theirs = (TunedTable({"gpu": "g"}, [TableRow(Shape(64, 64, k), "tn", (), 2.0)]) for k in (64, 128))
+    path.parent.mkdir()
+    with locked(path.parent / "t.json.lock"):  # theirs is being installed
+        installing = threading.Thread(target=ours.install, args=(path,))
+        installing.start()
+        installing.join(0.5)
+        theirs.save(path)
+    installing.join(60)
+    assert TunedTable.load(path).rows == {**theirs.rows, **ours.rows}
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl.gz"
+    Dataset({"gpu": "g"}, [entry()]).save(path)
+    whole = path.read_bytes()
+    for at in range(10, len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        with pytest.raises(SassafrasError, match="dataset"):
+            Dataset.load(path)
+    (tmp_path / "d.jsonl").write_text('{"sassafras_hgemm": 2, "configurations": 5}\n')
+    with pytest.raises(SassafrasError, match="no list of configurations"):
+        Dataset.load(tmp_path / "d.jsonl")
 
 
 def test_a_tuned_row_decides_by_its_figures() -> None:

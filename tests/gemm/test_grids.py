@@ -47,7 +47,7 @@ def test_names_and_lists() -> None:
     assert judges("off-grid") and judges("judge-6") and not judges("cuda-l2") and not judges("learning-odd")
     assert all(s.n % 8 or s.k % 8 for name in ("judge-7", "learn-2") for s in choose_shapes(name))
     assert choose_shapes("judge-1", "<1e8") and len(choose_shapes("cuda-l2", count=12, seed=3)) == 12
-    assert choose_shapes("8x8x8,16x16x16")[1] == Shape(16, 16, 16)
+    assert choose_shapes("8x8x8,16x16x16,8x8x8") == (Shape(8, 8, 8), Shape(16, 16, 16))
     with pytest.raises(SassafrasError, match="there is no grid 'judge-99'") as caught:
         choose_shapes("judge-99")
     assert "cuda-l2, backward, judge-1" in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,10 +69,18 @@ def test_products_keep_their_rows_in_a_table(tmp_path: Path) -> None:
     # a reader of the format's earlier files finds all that it knows of
     text = json.loads((tmp_path / "a.json").read_text())
     assert text["header"]["sassafras_hgemm_table"] == 2 and len(text["rows"]) == 1
-    text["products"][0]["ours"] = [[99, 1.0]]
-    (tmp_path / "c.json").write_text(json.dumps(text))
-    with pytest.raises(SassafrasError, match="not a table"):
-        TunedTable.load(tmp_path / "c.json")
+    times = [{key: us} for key in ("us", "torch_us", "before_us") for us in (0, -1.0, float("nan"), "x")]
+    for spoilt in ({"ours": [[99, 1.0]]}, {"ours": [[0, 0]]}, {"member": "other"}, *times):
+        other = {**text, "products": [{**text["products"][0], **spoilt}]}
+        (tmp_path / "c.json").write_text(json.dumps(other))
+        with pytest.raises(SassafrasError, match="not a table"):
+            TunedTable.load(tmp_path / "c.json")
+    m, n, k, layout, ours, torch_us, lt_us, lt = text["rows"][0]
+    for bad in (0, -1, float("nan"), "x"):
+        for at in ([[0, bad]], torch_us, lt_us), (ours, bad, lt_us), (ours, torch_us, bad):
+            (tmp_path / "c.json").write_text(json.dumps({**text, "rows": [[m, n, k, layout, *at, lt]]}))
+            with pytest.raises(SassafrasError, match="not a table"):
+                TunedTable.load(tmp_path / "c.json")
 
 
 def test_tables_that_are_installed_at_a_time_are_all_kept(tmp_path: Path) -> None:
@@ -315,6 +324,15 @@ def test_a_budget_that_is_over_leaves_the_rest_for_the_next_time(tmp_path: Path)
         program.tune_products({KINDS[0]: 1}, tmp_path, budget="30e", dry=True)
     with pytest.raises(SassafrasError, match="other conditions"):
         program.tune_products({KINDS[0]: 1}, tmp_path, seed=1, dry=True)
+    journal = tmp_path / "program.gpu0.jsonl"
+    kept = journal.read_text()
+    journal.write_text(re.sub('"torch_us": [0-9.]+', '"torch_us": 0', kept, count=1))
+    with pytest.raises(SassafrasError, match=r"a damaged record: .*0 is no time.*remove its line"):
+        program.tune_products(calls, tmp_path, dry=True)
+    journal.write_text(kept)
+    journal.write_text(journal.read_text().replace('"modelled": true', '"modelled": false', 1))
+    with pytest.raises(SassafrasError, match="other conditions"):
+        program.tune_products(calls, tmp_path, dry=True)
 
 
 def test_a_tuning_goes_on_from_a_damaged_journal_or_says_so(tmp_path: Path) -> None:

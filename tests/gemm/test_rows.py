@@ -180,6 +180,9 @@ def test_what_they_cannot_run() -> None:
     assert "16384 are possible" in str(many.why_illegal(1, 16392, 16392))
     assert "no multiples of 8" in str(few.why_illegal(1, 100, 100))
     assert "a grid takes" in str(rows.GATED[0].why_illegal(70_000, 64, 128))
+    most = 2**31 - 2048
+    assert rows.GATED[0].why_illegal(1, most, most) is None
+    assert "32 bits" in str(rows.GATED[0].why_illegal(1, most + 8, most + 8))
 
 
 # --- operators --------------------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ def test_names_go_there_and_back() -> None:
         "cs_tn_64x64_s6q1/c1p2",
         "ws_tn_64x128_pp2s8b2c1x1//k1",
         "cs_x/c1",
+        "cs_tn_64x65_s999999999/c1",  # at once
         "cs_xp/c1p2",
         "cs_tn_64x128_s8q1p/c1",
         "cs_tn_64x128_s8q1p/c2p2",
@@ -98,6 +99,9 @@ def test_names_go_there_and_back() -> None:
         ("unaligned_tn_64x64_s6/c4", "64x61x321", "would be empty"),
         ("unaligned_tn_64x64_s6/c1", "64x61x268435457", "32-bit coordinates"),
         ("fallback_tn_64x64_w2x2s4a1/c1", "64x64x2147483648", "32 bits"),
+        ("fallback_tn_64x64_w2x2s4a1/c1", "1x1x2147483647", "32 bits"),
+        ("stream_tn_w4s2k256/c1", "1x1x2147483640", "32 bits"),
+        ("stream_tn_w4s2k256/c1", "1x1073741840x8", "32 bits"),
         ("small_tn_m1n1s2/w1x1x1/c1", "64x64x2147483648", "32 bits"),
         ("split_k_tn_64x64_s6q1/c4", "64x64x320", "would be empty"),
         ("split_k_nn_64x64_s6q1/c1", "64x60x320", "a row of B has 60 elements"),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from functools import lru_cache
 
 import numpy as np
 import pytest
 
-from sassafras.core import Buffer, Candidate, Case, Kernel, Modelled, Workload
+from sassafras.core import Buffer, Candidate, Case, DisassemblyError, Kernel, Modelled, Workload
 from sassafras.frontend._ptxas import assemble
 from sassafras.sass import Program, tools
 from sassafras.timing_model import H200, Constants, ModelDevice, Trace, kernel_model
+from sassafras.timing_model.path import predict
 
 _FRAME = """
 .version 8.3
@@ -59,8 +61,6 @@ def cycles(device: ModelDevice, kernel: Kernel, cubin: bytes | None = None) -> f
 
 def edited(cubin: bytes, *positions: int, **changes: int | None) -> bytes:
     """The cubin with some fields of these instructions' control codes changed."""
-    import dataclasses
-
     program = Program.parse(cubin)
     function = program.function("k")
     high = function.words[:, 1].copy()
@@ -200,6 +200,19 @@ LOOP:
   setp.lt.u32 %p1, %r2, %r9;
   @%p1 bra LOOP;
 """
+
+
+def test_a_branch_to_an_unknown_place_is_not_modelled() -> None:
+    """What lies behind it would be left out, and the ratio one of the first few instructions."""
+    cases = "L0: add.u32 %r3, %r1, 5; bra.uni END;\n" + "".join(
+        f"L{n}: st.global.u32 [%d4+{8 * n}], %r3; mul.lo.u32 %r3, %r1, {n}; bra.uni END;\n"
+        for n in range(1, 5)
+    )
+    jump = "rem.u32 %r2, %r9, 5; ts: .branchtargets L0, L1, L2, L3, L4; brx.idx %r2, ts;\n"
+    function = Program.parse(built(f"{jump}{cases}END: cvt.rn.f32.u32 %f0, %r3;")).function("k")
+    assert function.instructions[predict(function).positions[-1]].base == "EXIT"
+    with pytest.raises(DisassemblyError, match=r"target of a branch is unknown"):
+        predict(dataclasses.replace(function, indirect={}))
 
 
 def test_loop_trips_scale_linearly() -> None:

@@ -39,7 +39,7 @@ def bench(
     processes: Annotated[int, typer.Option(help="Number of fresh processes to measure in.")] = 1,
     rate: Annotated[float, typer.Option(min=1e-3, help="With --mode server: calls per second.")] = 1000.0,
     calls: Annotated[
-        int, typer.Option(min=1, help="With --mode server: number of calls of each contestant.")
+        int, typer.Option(min=5, help="With --mode server: number of calls of each contestant.")
     ] = 30,
     cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
     apart: options.Apart = True,

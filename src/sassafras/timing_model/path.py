@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
@@ -144,7 +145,7 @@ def predict(function: Function, loop_trips: int | None = None, cap: int = 6) -> 
         cap: see `find_loops`.
 
     Raises:
-        DisassemblyError: the path runs off the end of the code.
+        DisassemblyError: the path runs off the end of the code, or comes to a branch whose target is unknown.
     """
     return _Walk(function, find_loops(function, loop_trips, cap)).run()
 
@@ -217,15 +218,20 @@ class _Walk:
             return self.syncs.get(i.operands[0], after)
         elif name in ("BRX", "BRXU", "JMX"):
             targets = self.function.indirect.get(i.offset, ())
-            return targets[0] // 16 if targets else None
+            return targets[0] // 16 if targets else self._unknown(i)
         elif name == "JMP":
-            return target(i, self.labels)
+            to = target(i, self.labels)
+            return self._unknown(i) if to is None else to
         return after
+
+    def _unknown(self, i: Instruction) -> NoReturn:
+        # what follows is most of the kernel, perhaps: without it a ratio says nothing
+        raise DisassemblyError("the target of a branch is unknown", where=f"{self.function.name}, {i.text}")
 
     def _branch(self, i: Instruction) -> int | None:
         to, after, conditional = target(i, self.labels), i.index + 1, _conditional(i)
         if to is None:
-            return after if conditional else None
+            return after if conditional else self._unknown(i)
         if to == i.index:
             return after if conditional else None
         if to < i.index:

@@ -2,7 +2,7 @@
 
 All that could serve it is timed there by successive halving: the chooser's favourites and the estimate's,
 cuBLASLt's algorithms, torch. The winner is timed a second time, beside torch twice (the A/A control) and what
-has served so far, and replaces torch only if it gains more than these two differ.
+has served so far, and replaces either only if it gains more than these two differ.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BLOCK_US = 200.0
 _CHOSEN, _ESTIMATED, _LIBRARY = 8, 4, 8
 #: rounds of the first two rungs; least and most of the last, and of the winner's second timing
 _RUNGS, _ROUNDS = (5, 9), (5, 61)
-#: speed-up over torch that a winner needs at least, and times what the A/A control shows
+#: speed-up over torch and over what has served that a winner needs at least; times what the A/A control shows
 _MARGIN, _NOISE = 1.01, 2.0
 #: rows of C that are compared at once
 _ROWS = 512
@@ -323,9 +323,11 @@ def _tuned(here: Context, chooser: Selector, seconds: float) -> dict[str, Any]:
     us = dict(zip(final, np.median(table, axis=0).tolist(), strict=True))
     control = float(np.median(table[:, 0] / table[:, 1]))
     needed = max(_MARGIN, 1 + _NOISE * abs(control - 1))
-    winner = min((key for key in final if key != "control"), key=us.__getitem__)
-    if us["torch"] < needed * us[winner]:
-        winner = "torch"
+    right = [key for key in ("torch", *best[:1], before) if key in ("torch", *best) or here.right(key)]
+    winner = min(right, key=us.__getitem__)
+    for kept in (before, "torch"):
+        if kept in right and us[kept] < needed * us[winner]:
+            winner = kept
     member = "torch" if winner == "torch" else "lt" if isinstance(winner, LtAlgorithm) else "ours"
     if member == "ours":  # those that are slower stand in where lines have gaps
         ours = [(winner, us[winner]), *(row for row in ours if row[0] != winner)]

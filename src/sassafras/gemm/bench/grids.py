@@ -74,7 +74,7 @@ def choose_shapes(
     elif name in drawn():
         shapes = drawn()[name]
     elif grid[:1].isdigit():
-        shapes = tuple(Shape.parse(text) for text in grid.split(","))
+        shapes = tuple(dict.fromkeys(Shape.parse(text) for text in grid.split(",")))  # each counts once
     else:
         known = ", ".join([*_COMPUTED, *drawn()])
         raise SassafrasError(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,29 @@ from sassafras.core.errors import os_errors
 
 #: of records: configurations are fields (2), they were names
 FORMAT = 2
+_AFRESH = "start over with --fresh, or choose another output folder"
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder of journals, which is made; a process that dies lets it go.
+
+    Raises:
+        SassafrasError: another process of this machine, or this one, holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno == errno.EWOULDBLOCK:  # else the file system has no locks
+            os.close(held)
+            hint = "let it end, or choose another output folder"
+            raise SassafrasError("another process works here", where=str(folder), hint=hint) from None
+    try:
+        yield
+    finally:
+        os.close(held)
 
 
 class Journal:
@@ -70,15 +97,20 @@ def belongs(path: Path, wanted: dict[str, Any], *, whole: bool = False) -> None:
     if any(header.get(key) != value for key, value in wanted.items()) or (
         whole and set(header) - set(wanted)
     ):
-        raise SassafrasError(
-            "this file was written under other conditions (kernels, library versions or options)",
-            where=path.name,
-            hint="start over with --fresh, or choose another output folder",
-        )
+        raise _other(path)
+
+
+def _other(path: Path) -> SassafrasError:
+    what = "this file was written under other conditions (GPU, kernels, library versions or options)"
+    return SassafrasError(what, where=path.name, hint=_AFRESH)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Every complete line of a journal. Raises SassafrasError when the first is none of ours."""
+    """Every complete line of a journal, its conditions first.
+
+    Raises:
+        SassafrasError: the first line is none of ours, or the conditions change on the way.
+    """
     with os_errors("a journal cannot be read", path):
         data = path.read_bytes()
     records = []
@@ -90,15 +122,26 @@ def read(path: Path) -> list[dict[str, Any]]:
         if isinstance(record, dict):
             records.append(record)
     if not records or not isinstance(records[0].get("header"), dict):
-        raise SassafrasError(
-            "not a benchmark journal", where=path.name, hint="remove it, or start with --fresh"
-        )
+        raise SassafrasError("not a benchmark journal", where=path.name, hint=_AFRESH)
+    if any(record.get("header", records[0]["header"]) != records[0]["header"] for record in records):
+        raise _other(path)
     return records
 
 
 def records_of(*paths: Path) -> dict[str, dict[str, Any]]:
-    """shape -> its record, from these journals."""
-    return {r["shape"]: r for path in paths for r in read(path)[1:] if "shape" in r}
+    """shape -> its record, from these journals. Raises SassafrasError: their conditions differ."""
+    every = {path: read(path) for path in paths}
+    for path, lines in every.items():
+        if lines[0] != every[paths[0]][0]:
+            raise _other(path)
+    found = (r for lines in every.values() for r in lines[1:])
+    return {r["shape"]: r for r in found if isinstance(r.get("shape"), str)}
+
+
+def damaged(shape: str, error: Exception) -> SassafrasError:
+    """What to raise where a shape's record is."""
+    hint = "remove its line from the journal: the same command times it once more"
+    return SassafrasError(f"a damaged record: {error!r}", where=shape, hint=hint)
 
 
 def journals(folder: Path, stem: str) -> list[Path]:

@@ -13,6 +13,9 @@ from ..problem.shape import BACKWARD, LAYOUTS
 from ..select.dataset import recorded_path, slug
 from .candidates import matching
 
+#: calls of which a median has an interval (a single one's is a point, and any excess over 1 a win)
+LEAST_CALLS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -42,7 +45,7 @@ class Options:
             and the contestant has one untimed call, so that none pays for what another leaves.
         walls: calls whose wall time is taken, 0 for none.
         rate: server mode: calls a second.
-        calls: server mode: of each contestant.
+        calls: server mode: of each contestant, `LEAST_CALLS` or more.
         tuned: the portfolio knows this run's selection; False: only what is shipped (shapes never tuned).
         layouts: which are swept (`cublas`): of nn and tn, or of nt and tt.
         dtype: ``fp16``, or ``bf16``: the same configurations for BF16, where they are compiled.
@@ -79,6 +82,9 @@ class Options:
             )
         if self.dtype not in ("fp16", "bf16"):
             raise SassafrasError("a type that no kernel multiplies", where=self.dtype, hint="fp16 or bf16")
+        if self.calls < LEAST_CALLS:
+            what = f"{self.calls} calls have no interval"
+            raise SassafrasError(what, hint=f"{LEAST_CALLS} or more of each contestant")
         expression(self.exclude)
         object.__setattr__(self, "layouts", asked)  # JSON gives a list back
 

@@ -22,10 +22,10 @@ from ..matmul.recorder import Recorder, recorded, to_json
 from ..problem.shape import Product
 from ..select.dataset import slug
 from ..select.table import ProductRow, TunedTable
-from .journal import Journal, belongs, has_begun, read, records_of
+from .journal import Journal, alone, belongs, damaged, has_begun, read, records_of
 from .options import Options
 from .runs import provenance
-from .worker import asked
+from .worker import asked_here
 from .worker_client import WorkerClient
 
 #: default of `sassafras.tune`, and of the command
@@ -173,7 +173,7 @@ def tune_products(
         install: let `sassafras.matmul` on this machine use the table.
 
     Raises:
-        SassafrasError: no product; a journal of other conditions.
+        SassafrasError: no product; a journal of other conditions; another process works in the folder.
         DeviceError: there is no GPU, or its worker dies again and again.
     """
     if (seconds := Budget.of(budget).seconds) is None:
@@ -183,14 +183,36 @@ def tune_products(
         raise SassafrasError("no product was recorded", hint="sassafras.accelerate(model)")
     if not dry and not (found := available())[0]:
         raise DeviceError(f"tuning needs a GPU: {found[1]}", hint="--dry-run rehearses without one")
-    if fresh:
-        (folder / _JOURNAL).unlink(missing_ok=True)
     own = {"mode": "program", "cache": str(cache) if cache else None, "dry": dry}
-    plan = {**own, "options": asdict(Options(seed=seed))}
-    path = folder / _JOURNAL
-    done: dict[str, dict[str, Any]] = {}  # a product's record by its name
+    plan, path = {**own, "options": asdict(Options(seed=seed))}, folder / _JOURNAL
+    with alone(folder):
+        if fresh:
+            path.unlink(missing_ok=True)
+        done = _worked_off(calls, plan, path, deadline, progress, say)
+    header = read(path)[0]["header"]
+    table = TunedTable(_header(header), (), _rows(calls, done))
+    gpu = str(header.get("gpu", "modelled"))
+    written = folder / f"{slug(gpu)}.products.json"
+    result = Tuned(tuple(table.products.values()), len(calls), sum(calls.values()), written, dry)
+    table.header["summary"] = result.to_json()
+    table.save(written)
+    if install and not dry:
+        installed(written)
+    return result
+
+
+def _worked_off(
+    calls: Mapping[Product, int],
+    plan: dict[str, Any],
+    path: Path,
+    deadline: float,
+    progress: Callable[[str], None],
+    say: Callable[[str], None],
+) -> dict[str, dict[str, Any]]:
+    """A product's record by its name: of the journal, which gets those of further ones until the deadline."""
+    done: dict[str, dict[str, Any]] = {}
     if has_begun(path):
-        belongs(path, asked(plan))
+        belongs(path, asked_here(plan))
         done = records_of(path)
     weights = {product: count * _guess_us(product) for product, count in calls.items()}
     left = [p for p in sorted(calls, key=lambda p: -weights[p]) if str(p) not in done]
@@ -217,16 +239,7 @@ def tune_products(
             progress(f"{so_far} | {product} {record.get('before_us', 1) / record.get('us', 1):.3f}x")
     finally:
         client.close()
-    header = read(path)[0]["header"]
-    table = TunedTable(_header(header), (), _rows(calls, done))
-    gpu = str(header.get("gpu", "modelled"))
-    written = folder / f"{slug(gpu)}.products.json"
-    result = Tuned(tuple(table.products.values()), len(calls), sum(calls.values()), written, dry)
-    table.header["summary"] = result.to_json()
-    table.save(written)
-    if install and not dry:
-        installed(written)
-    return result
+    return done
 
 
 def installed(path: Path) -> None:
@@ -263,9 +276,8 @@ def _rows(calls: Mapping[Product, int], done: Mapping[str, dict[str, Any]]) -> l
             times = {name: float(record[name]) for name in ("us", "torch_us", "before_us")}
             own = {**record, **times, **product.to_json(), "calls": count, "ours": ours}
             found.append(ProductRow.from_json(own, listed))
-        except (LookupError, TypeError, ValueError) as error:
-            what, hint = f"the record of {product} is damaged: {error}", "start over with --fresh"
-            raise SassafrasError(what, where=_JOURNAL, hint=hint) from error
+        except (SassafrasError, LookupError, TypeError, ValueError) as error:
+            raise damaged(str(product), error) from error
     return sorted(found, key=lambda row: -row.calls * row.before_us)
 
 

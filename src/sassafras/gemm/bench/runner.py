@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import DeviceError
+from sassafras.core import DeviceError, SassafrasError
 from sassafras.cuda.environment import available
 
 from ..build.cubins import build
@@ -87,21 +88,28 @@ def prepare(cache: Path | None, say: Say, instances: Sequence[Instance]) -> None
 def work(job: ShapeJob, gpus: int) -> None:
     """Get a job done, or have its deadline passed; its shapes are dealt out to so many GPUs of this host.
 
+    An interrupt, or an error of one GPU, ends the others after the shapes that they are at.
+
     Raises:
         DeviceError: workers die again and again.
         SassafrasError: a journal was written under other conditions.
     """
-    left, faults = job.left(), faulty(job.folder, job.stem)
+    left, faults, stop = job.left(), faulty(job.folder, job.stem), threading.Event()
     with ThreadPoolExecutor(gpus) as threads:
-        runs = [_GpuRun(job, faults, index, gpus) for index in range(min(gpus, len(left)))]
-        list(threads.map(_GpuRun.work, runs, (left[index::gpus] for index in range(len(runs)))))
+        runs = [_GpuRun(job, faults, index, gpus, stop) for index in range(min(gpus, len(left)))]
+        try:
+            list(threads.map(_GpuRun.work, runs, (left[index::gpus] for index in range(len(runs)))))
+        finally:
+            stop.set()
 
 
 class _GpuRun:
-    """A job on one GPU of several. What is found at fault (`faults`) is shared with the others."""
+    """A job on one GPU of several, which share what is found at fault (`faults`), and `stop`."""
 
-    def __init__(self, job: ShapeJob, faults: dict[str, dict[str, Any]], index: int, gpus: int) -> None:
-        self._run, self._faults = job, faults
+    def __init__(
+        self, job: ShapeJob, faults: dict[str, dict[str, Any]], index: int, gpus: int, stop: threading.Event
+    ) -> None:
+        self._run, self._faults, self._stop = job, faults, stop
         self._path = job.folder / f"{job.stem}.gpu{index}.jsonl"
         self._client = WorkerClient(job.plan, environment=_visible(index, gpus))
         self._journal: Journal | None = None
@@ -111,6 +119,8 @@ class _GpuRun:
         run, begin = self._run, time.perf_counter()
         try:
             for number, text in enumerate(shapes, 1):
+                if self._stop.is_set():
+                    return
                 if run.late():
                     run.say(f"{run.mode}: time is up after {number - 1} of {len(shapes)} shapes")
                     return
@@ -119,6 +129,9 @@ class _GpuRun:
                 if run.progress and number % run.progress == 0:
                     spent = time.perf_counter() - begin
                     run.say(f"{run.mode} {number}/{len(shapes)} {text} {brief(record)} {spent:.1f} s")
+        except BaseException:
+            self._stop.set()
+            raise
         finally:
             self._client.close()
 
@@ -137,6 +150,8 @@ class _GpuRun:
             if not record.pop("lost", False):
                 break
             why = record["error"]
+            if self._stop.is_set():  # nothing is known of the shape: no record
+                raise DeviceError(f"stopped in {text}: {why}", where=self._path.name)
             run.say(f"a worker was lost in {text}: {why}")
             if tried := trying.read_text() if "trying" in question else "":
                 client.deaths -= 1
@@ -155,8 +170,11 @@ class _GpuRun:
 
 
 def _visible(index: int, gpus: int) -> dict[str, str]:
-    """The environment of the worker on one of several GPUs."""
+    """The environment of the worker on one of several GPUs. Raises SassafrasError: fewer are visible."""
     if gpus == 1:
         return {}
-    visible = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
-    return {"CUDA_VISIBLE_DEVICES": visible[index] if index < len(visible) else str(index)}
+    visible = list(filter(None, dict.fromkeys(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
+    if 0 < len(visible) < gpus:  # two workers on one GPU would be in each other's times
+        what = f"{gpus} GPUs are asked for, CUDA_VISIBLE_DEVICES names {len(visible)}"
+        raise SassafrasError(what, hint="--gpus takes as many as there are")
+    return {"CUDA_VISIBLE_DEVICES": visible[index] if visible else str(index)}

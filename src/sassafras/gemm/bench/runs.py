@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,10 +24,10 @@ from ..problem.shape import Shape
 from ..select.dataset import Dataset, DatasetEntry, merge, shipped, stem
 from ..select.table import TunedTable
 from . import report, runner
-from .journal import belongs, journals, read, records
+from .journal import alone, belongs, damaged, journals, read, records
 from .options import Options
 from .runner import Say, ShapeJob
-from .worker import asked, kernels_digest
+from .worker import asked_here, kernels_digest
 
 SELECT = "hgemm-select"
 MODES = ("offline", "server")
@@ -65,21 +66,23 @@ class RunSettings:
             raise SassafrasError("a benchmark needs at least one GPU", where=f"gpus={self.gpus}")
 
 
-class _Begun:
-    """A run under way: kernels are built, the folder is there, old journals are deleted if asked.
+class _Begun(ExitStack):
+    """A run under way: kernels are built, the folder is this process's (`alone`), old journals are deleted if
+    asked.
 
     Raises:
-        SassafrasError: there are no shapes.
+        SassafrasError: there are no shapes, or another process works in the folder.
         DeviceError, CompileError, ToolMissing: see `runner.prepare`.
     """
 
     def __init__(self, shapes: Sequence[Shape], settings: RunSettings) -> None:
+        super().__init__()
         if not shapes:
             raise SassafrasError("a benchmark needs at least one shape")
         self.settings = settings
         if not settings.dry:
             runner.prepare(settings.cache, settings.say, instances(settings.options.layouts))
-        settings.folder.mkdir(parents=True, exist_ok=True)
+        self.enter_context(alone(settings.folder))
         if settings.fresh:
             for path in settings.folder.glob("hgemm-*.gpu*.jsonl"):
                 path.unlink()
@@ -106,8 +109,8 @@ class _Begun:
         plans = {name: {**base, **own} for name, own in jobs.items()}
         for name, plan in plans.items():
             for path in journals(of.folder, name):
-                belongs(path, asked(plan))
-        deadline = self._started + 60 * share * of.minutes if of.minutes else None
+                belongs(path, asked_here(plan))
+        deadline = None if of.minutes is None else self._started + 60 * share * of.minutes
         how = selections or {}, deadline, of.progress, in_order
         for name, plan in plans.items():
             runner.work(ShapeJob(of.folder, name, plan, texts, of.say, *how), of.gpus)
@@ -133,18 +136,18 @@ def run(
         raise SassafrasError("the benchmark measures nn and tn", where=",".join(options.layouts))
     if processes < 1:
         raise SassafrasError("the benchmark needs at least one process that measures")
-    begun = _Begun(shapes, settings)
     # shapes that must stay untuned have journals of their own, which no dataset is made of
     apart = "" if options.tuned else "-untuned"
     chosen_in = SELECT + apart + ("-isolated" if options.isolated else "")
-    begun.work({chosen_in: {"mode": "select"}}, begun.texts, share=SELECTING_SHARE)
-    chosen = records(folder, chosen_in)
-    usable = [text for text in begun.texts if text in chosen and "error" not in chosen[text]]
     measuring = {
         f"hgemm-{mode}{apart}-{process}": {"mode": "measure", "how": mode, "process": process}
         for process in range(processes)
     }
-    begun.work(measuring, usable, chosen)
+    with _Begun(shapes, settings) as begun:
+        begun.work({chosen_in: {"mode": "select"}}, begun.texts, share=SELECTING_SHARE)
+        chosen = records(folder, chosen_in)
+        usable = [text for text in begun.texts if text in chosen and "error" not in chosen[text]]
+        begun.work(measuring, usable, chosen)
     measured = [records(folder, stem) for stem in measuring]
     rows = [_row(text, chosen, measured) for text in begun.texts]
     return rows, report.summarise(rows)
@@ -157,15 +160,15 @@ def sweep(shapes: Sequence[Shape], settings: RunSettings) -> Dataset:
     Errors as there.
     """
     of = part(settings.options.layouts)
-    begun = _Begun(shapes, settings)
-    begun.work({_stem(of): {"mode": "select"}}, begun.texts)
+    with _Begun(shapes, settings) as begun:
+        begun.work({_stem(of): {"mode": "select"}}, begun.texts)
     return collected(settings.folder, of)
 
 
 def time_sample(stem: str, job: dict[str, Any], shapes: Sequence[Shape], settings: RunSettings) -> Dataset:
     """The dataset of a job's journals: shapes in order, until the minutes are over. Errors as `sweep`."""
-    begun = _Begun(shapes, settings)
-    begun.work({stem: job}, begun.texts, in_order=True)
+    with _Begun(shapes, settings) as begun:
+        begun.work({stem: job}, begun.texts, in_order=True)
     return collected(settings.folder, stem=stem)
 
 
@@ -188,15 +191,21 @@ def collected(folder: Path, of: str = "", stem: str = "") -> Dataset:
         raise SassafrasError("no selection journal here", where=str(folder), hint="run the sweep first")
     conditions = read(paths[0])[0]["header"]
     kept = ("gpu", "kernels", "cublaslt", "torch", "modelled", "options")
-    entries = []
-    for text, record in records(folder, stem).items():
-        if "error" not in record:
-            lt_us = {layout: entry["us"] for layout, entry in record["lt"].items()}
-            lt = {layout: LtAlgorithm.from_json(e).to_json() for layout, e in record["lt"].items()}
-            ours = {from_fields(config): (us, rung) for config, us, rung in record["rungs"]}
-            baselines = {"torch": record["torch"], "lt_autotune": lt_us}
-            entries.append(DatasetEntry(Shape.parse(text), ours, baselines, lt))
+    found = records(folder, stem).items()
+    entries = [_entry(text, record) for text, record in found if "error" not in record]
     return Dataset({key: conditions[key] for key in kept if key in conditions}, entries)
+
+
+def _entry(text: str, record: dict[str, Any]) -> DatasetEntry:
+    """Of a selection's record. Raises SassafrasError: it is damaged."""
+    try:
+        lt_us = {layout: entry["us"] for layout, entry in record["lt"].items()}
+        lt = {layout: LtAlgorithm.from_json(e).to_json() for layout, e in record["lt"].items()}
+        ours = {from_fields(config): (us, rung) for config, us, rung in record["rungs"]}
+        baselines = {"torch": record["torch"], "lt_autotune": lt_us}
+        return DatasetEntry(Shape.parse(text), ours, baselines, lt)
+    except (KeyError, TypeError, ValueError, AttributeError, SassafrasError) as error:
+        raise damaged(text, error) from error
 
 
 def _row(text: str, selected: dict[str, Any], measured: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from sassafras.core import SassafrasError
 from sassafras.cuda.driver import CudaError
+from sassafras.cuda.environment import probe
 from sassafras.cuda.worker_loop import Answer, serve
 
 from ..build.cubins import build, source
@@ -47,9 +48,16 @@ def asked(plan: dict[str, Any]) -> dict[str, Any]:
     return {
         **own,
         "format": FORMAT,
+        "modelled": bool(plan.get("dry")),
         "options": options,
         "kernels": kernels_digest(plan["options"]["layouts"]),
     }
+
+
+def asked_here(plan: dict[str, Any]) -> dict[str, Any]:
+    """`asked`, and this machine's GPU, which a finished journal's was."""
+    gpu = None if plan.get("dry") else probe().get("gpu")
+    return asked(plan) | ({"gpu": gpu} if gpu else {})
 
 
 class ShapeWorker:
@@ -66,7 +74,7 @@ class ShapeWorker:
         self.plan = plan
         self.options = Options(**plan["options"])
         self.stage = _stage(plan)
-        self.header = asked(plan) | {"cublaslt": self.stage.lt.version, "modelled": self.stage.modelled}
+        self.header = asked(plan) | {"cublaslt": self.stage.lt.version}
         if not self.stage.modelled:
             import torch
 

@@ -40,9 +40,10 @@ def kernels(only: str = "") -> list[Instance]:
 def missing(folder: Path, instances: Sequence[Instance], launcher: bool = True) -> list[str]:
     """Names of the files that are not there: cubins of this version's text, this Python's launcher."""
     paths = [compiling.cached_path(instance, folder) for instance in instances]
-    if launcher:
-        paths.append(launchers.path(folder))
-    return [path.name for path in paths if not path.is_file()]
+    absent = [path.name for path in paths if compiling.stored(path) is None]
+    if launcher and not (built := launchers.path(folder)).is_file():
+        absent.append(built.name)
+    return absent
 
 
 def scheduled(gpu: str, folder: Path | None = None) -> str:

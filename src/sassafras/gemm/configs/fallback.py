@@ -121,8 +121,8 @@ class FallbackConfig(Configuration):
         """Why this configuration cannot or should not run this shape; None when it may."""
         if not 1 <= self.cluster_split_k <= 8:
             return f"cluster {self.cluster_split_k}, 1 to 8 are possible"
-        if max(shape.m, shape.n, shape.k) >= 1 << 31:
-            return f"{shape}: extents have 32 bits"
+        if max(shape.m, shape.n, shape.k + TILE_K) >= 1 << 31:
+            return f"{shape}: extents, and the end of k's last tile, have 32 bits"
         align = self.instance.alignment
         if shape.k % align:
             return f"k {shape.k} is not a multiple of {align}: rows would not be {2 * align}-byte aligned"

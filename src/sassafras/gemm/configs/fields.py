@@ -106,7 +106,13 @@ class ConfigurationList:
 
 
 def read_list(given: Sequence[Any]) -> list[Config | None]:
-    """The configurations of a file by their places; None for those that no kernel of this version has."""
+    """The configurations of a file by their places; None for those that no kernel of this version has.
+
+    Raises:
+        SassafrasError: it is no list.
+    """
+    if not isinstance(given, list | tuple):
+        raise SassafrasError("no list of configurations", where=repr(given)[:80])
     return [known(one) for one in given]
 
 

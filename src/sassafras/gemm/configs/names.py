@@ -80,7 +80,7 @@ def is_approximate(name: str) -> bool:
 def _with_blocks(head: str, launch: str, name: str) -> Config:
     """Today's kernel has fewer stages where the sums of a split k want room beside them."""
     stem, _, stages = head.rpartition("_s")
-    for fewer in range(int(stages), 3, -1):
+    for fewer in range(min(int(stages), 32), 3, -1):  # the most that a kernel has
         try:
             config = _found(f"{stem}_s{fewer}q1", launch, name)
         except SassafrasError:

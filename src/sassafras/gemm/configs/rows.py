@@ -107,6 +107,8 @@ class GatedInstance(KernelInstance):
 
     def why_illegal(self, m: int, n: int, ld: int) -> str | None:
         """Why it cannot run this; None when it can."""
+        if n + 8 * self.threads > 1 << 31:
+            return f"{n} columns: the last CTA's have 32 bits"
         return _why_illegal(m, n, ld)
 
 

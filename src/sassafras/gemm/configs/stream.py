@@ -105,8 +105,8 @@ class StreamConfig(Configuration):
             return f"{shape.m} rows of A, {most} are possible"
         if shape.k % 8:
             return f"k {shape.k} is not a multiple of 8: rows would not be 16-byte aligned"
-        if max(shape.n, shape.k) >= 1 << 31:
-            return f"{shape}: extents have 32 bits"
+        if max(shape.n, shape.k) > 1 << 30:  # a warp counts a grid's rows beyond n, and a chunk beyond k
+            return f"{shape}: extents beyond 2^30, places have 32 bits"
         if self.shared_bytes > SHARED_LIMIT:
             return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
         return None

@@ -21,6 +21,7 @@ import gzip
 import io
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +46,7 @@ DATASETS = Path(__file__).resolve().parents[4] / "benchmarks" / "data"
 
 @dataclass(frozen=True, slots=True)
 class DatasetEntry:
-    """What is known of one shape.
+    """What is known of one shape. Raises ValueError: a time is none.
 
     Attributes:
         shape: the problem (FP16, row-major A, no gaps).
@@ -58,6 +59,12 @@ class DatasetEntry:
     ours: dict[Config, tuple[float, int]]
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     lt: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        times = [us for us, _ in self.ours.values()]
+        times += [us for by in self.baselines.values() for us in by.values()]
+        if not all(0 < us < 1e9 for us in times):
+            raise ValueError("a time is not positive")
 
     def us(self, config: Config) -> float | None:
         """Microseconds of a configuration, None when it was not timed."""
@@ -103,9 +110,6 @@ class DatasetEntry:
                 str(name): {str(layout): float(us) for layout, us in by.items()}
                 for name, by in line.get("baselines", {}).items()
             }
-            times = [us for us, _ in ours.values()] + [us for by in baselines.values() for us in by.values()]
-            if any(not 0 < us < 1e9 for us in times):
-                raise ValueError("a time is not positive")
             return cls(shape, ours, baselines, dict(line.get("lt", {})))
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise SassafrasError(f"not a line of a dataset: {error}", where=json.dumps(line)[:80]) from error
@@ -166,7 +170,7 @@ class Dataset:
             data = path.read_bytes()
             text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
             lines = [json.loads(line) for line in text.splitlines() if line]
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, zlib.error) as error:
             raise SassafrasError(f"the dataset cannot be read: {error}", where=path.name) from error
         header = lines[0] if lines and isinstance(lines[0], dict) else {}
         if header.get("sassafras_hgemm") not in (1, FORMAT):

@@ -81,10 +81,24 @@ class ProductRow:
 
     @classmethod
     def from_json(cls, given: dict[str, Any], listed: Sequence[Config | None]) -> ProductRow:
-        """The reverse, without configurations that no kernel of this version has."""
-        ours = tuple((c, float(us)) for at, us in given["ours"] if (c := listed[at]) is not None)
+        """The reverse, without configurations that no kernel of this version has.
+
+        Raises:
+            SassafrasError, LookupError, TypeError, ValueError: it is damaged.
+        """
+        ours = tuple((c, timed(us)) for at, us in given["ours"] if (c := listed[at]) is not None)
         more = {name: given[name] for name in cls.__slots__ if name not in ("product", "ours")}
+        more |= {name: timed(given[name]) for name in ("us", "torch_us", "before_us")}
+        if given["member"] not in ("ours", "torch", "lt"):
+            raise ValueError(f"no member {given['member']}")
         return cls(Product.from_json(given), ours=ours, **more)
+
+
+def timed(us: Any) -> float:
+    """Microseconds of a file. Raises ValueError, TypeError: they are none."""
+    if not 0 < (found := float(us)) < 1e9:
+        raise ValueError(f"{us} is no time")
+    return found
 
 
 class TunedTable:
@@ -185,13 +199,18 @@ class TunedTable:
         """Save it, merged over what is there; of several processes that do so at a time none is lost.
 
         Raises:
-            SassafrasError: the folder does not take it, or what is there is no table.
+            SassafrasError: the folder does not take it, or what is there is no table, and stays.
         """
         hint = "SASSAFRAS_GEMM_TABLE names the table that is to be used, SASSAFRAS_GEMM_CACHE the folder"
         with os_errors("a tuned table cannot be kept there", path, hint=hint):
             path.parent.mkdir(parents=True, exist_ok=True)
             with locked(path.with_name(f"{path.name}.lock")):
-                (TunedTable.load(path).merged(self) if path.is_file() else self).save(path)
+                try:
+                    before = TunedTable.load(path) if path.is_file() else None
+                except SassafrasError as error:
+                    hint = "remove it: the same command goes on"
+                    raise SassafrasError(error.what, where=str(path), hint=hint) from error
+                (before.merged(self) if before else self).save(path)
 
     @classmethod
     def load(cls, path: Path) -> TunedTable:
@@ -210,12 +229,12 @@ class TunedTable:
                     Shape(m, n, k),
                     layout,
                     tuple(
-                        (config, float(us))
+                        (config, timed(us))
                         for which, us in ours
                         if (config := known(which) if isinstance(which, str) else listed[which]) is not None
                     ),
-                    torch_us,
-                    lt_us,
+                    None if torch_us is None else timed(torch_us),
+                    None if lt_us is None else timed(lt_us),
                     lt,
                 )
                 for m, n, k, layout, ours, torch_us, lt_us, lt in found["rows"]
