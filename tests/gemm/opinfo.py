@@ -189,6 +189,8 @@ def outs(sample: Sample, wanted: Any, name: str) -> None:
         "wants a gradient": lambda: torch.empty_like(wanted).requires_grad_(),
         "one element": lambda: wanted.new_empty(1).expand(wanted.shape) if wanted.dim() else wanted.clone(),
     }
+    if wanted.dtype == torch.bfloat16:  # a stride of 0 ends the process in torch on CPUs with AMX (SIGFPE)
+        del makers["one element"]
     for kind, make in makers.items():
         mine, theirs = make(), make()
         saw = raised(lambda mine=mine: sample.ours(*sample.tensors, out=mine))

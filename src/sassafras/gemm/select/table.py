@@ -210,7 +210,7 @@ class TunedTable:
                 except SassafrasError as error:
                     hint = "remove it: the same command goes on"
                     raise SassafrasError(error.what, where=str(path), hint=hint) from error
-                (before.merged(self) if before else self).save(path)
+                (self if before is None else before.merged(self)).save(path)
 
     @classmethod
     def load(cls, path: Path) -> TunedTable:
