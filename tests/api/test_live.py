@@ -92,9 +92,12 @@ def test_a_recorded_launch_carries_its_ptx(home: Path) -> None:
     assert start.kernel.cubin == found.build(found.case(), "sm_90a").cubin
     other = space.build(ptx.PtxState(PtxasOptions(load_cache="cs")))
     assert other.digest != start.digest and not other.recipe["rewrites"]
+    assert ptx.of(found, found.case(), "sm_90a", []).own_version == space.own_version, "Triton's own is known"
+    kept = next(home.rglob("*.ptx"))
+    kept.write_text(kept.read_text().replace("mul.f32", "add.f32"))
     with pytest.raises(SassafrasError, match="no ptxas here makes this cubin"):
         ptx.of(found, found.case(), "sm_90a", [])
-    next(home.rglob("*.ptx")).unlink()  # as of captures of earlier versions
+    kept.unlink()  # as of captures of earlier versions
     with pytest.raises(WorkloadError, match="the capture holds no PTX"):
         ptx.of(found, found.case(), "sm_90a")
 

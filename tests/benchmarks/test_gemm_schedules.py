@@ -114,11 +114,11 @@ def test_the_whole_on_the_timing_model() -> None:
     except ToolMissing as missing:
         pytest.skip(str(missing))
     options = argparse.Namespace(
-        device="model", evaluations=12, seconds=0.0, seed=0, calls=10, processes=2, out=None
+        device="model", evaluations=24, seconds=0.0, seed=0, calls=10, processes=2, out=None
     )
     row = json.loads(json.dumps(script.row_of(ENTRY, options)))
     assert row["modelled"] and row["improved"] and "error" not in row
-    assert row["searches"]["swaps"]["evaluations"] == row["searches"]["control"]["evaluations"] == 12
+    assert row["searches"]["swaps"]["evaluations"] == row["searches"]["control"]["evaluations"] == 24
     assert len(row["searched_on"]) == 4 and len(row["held_out"]) == 7
     assert row["speedup"] == pytest.approx(1.0, abs=0.02), "the modelled clock knows no schedules"
     made = schedules.applied(parent, ENTRY, row["gpu"], [row])
