@@ -352,7 +352,7 @@ class Pool:
             return
         for actor in self._actors:
             self._ray.kill(actor, no_restart=True)
-        for thread in self._threads:  # of a run that was broken off: its calls would start Ray anew
+        for thread in self._threads:  # of a run that was broken off: its calls would start Ray again
             thread.join(timeout=_END_S)
         self._actors = []
         if self._started:

@@ -109,7 +109,7 @@ def short(error: BaseException) -> str:
 
 
 def failure(error: Exception) -> SassafrasError:
-    """What was raised on a worker, as an error that travels: of a class that every node has, made anew."""
+    """What was raised on a worker, as an error that travels: of a class that every node has."""
     if not isinstance(error, SassafrasError):
         return DeviceError(f"{type(error).__name__}: {error}", hint="raised on a worker of the cluster")
     kind = next(each for each in type(error).__mro__ if each.__module__ == SassafrasError.__module__)
