@@ -1,6 +1,6 @@
 """Products where programs have them, beside torch and cuBLASLt's best; writes contexts.json or layers.json.
 
-    python benchmarks/contexts.py {contexts,layers} [--dtypes fp16 bf16] [--process 0] [--tuned]
+    python benchmarks/contexts.py {contexts,layers,learn} [--dtypes fp16 bf16] [--process 0] [--tuned]
         [--limit-s 560] [--share 1/4] [--resume JOURNAL ...] [--dry-run]
 
 `layers`: layer shapes, weights from memory (rotating through twice the L2), back to back and with an
@@ -12,6 +12,9 @@ and m x k x n by turns); elementwise and pdl_neighbour (a kernel on C between, i
 empty kernel's time subtracted) and random (a call after an exponential pause of a millisecond, rotating
 weights). Launch `pdl` is what sassafras.matmul chooses, `plain` the same configuration launched plainly.
 
+`learn`: the shapes of learn-6 as `layers` has them with an elementwise kernel between, types by turns: torch
+and what may run them, for ``choosers.py --program``; writes learn.jsonl.gz.
+
 Every C is compared with FP32. A shape of a process is a line of the journal in --out (NAME.jsonl); the same
 command goes on after it. Each run is a fresh process: run it with --process 0 to 4 for intervals over them.
 """
@@ -19,6 +22,7 @@ command goes on after it. Each run is a fresh process: run it with --process 0 t
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -27,17 +31,24 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from common import code_digest, command_line, journal_of, journal_options, shared, write
+from common import code_digest, command_line, commit, journal_of, journal_options, shared, write
 from program_rows import context_rows, context_summary
 
 from sassafras.cuda.environment import available, environment
 from sassafras.gemm import matmul as room
-from sassafras.gemm.bench.context import Context
+from sassafras.gemm.bench.context import Context, chooser
+from sassafras.gemm.bench.grids import choose_shapes
 from sassafras.gemm.bench.operands import BASELINE_RMS_LIMIT, RMS_LIMIT
 from sassafras.gemm.bench.timing import Isolated, contest, rough_us
 from sassafras.gemm.bench.worker import _stage
+from sassafras.gemm.configs import registry
 from sassafras.gemm.configs.base import PLAIN
+from sassafras.gemm.configs.fields import from_fields, to_fields
+from sassafras.gemm.configs.registry import with_dtype
+from sassafras.gemm.matmul.plan import why_illegal
+from sassafras.gemm.matmul.problem import Problem
 from sassafras.gemm.problem.shape import Product, Shape, cuda_l2_grid, stratified
+from sassafras.gemm.select.dataset import Dataset, DatasetEntry
 
 TOKENS = (1, 3, 8, 16, 17, 33, 64, 96, 127, 200, 333, 1000, 3000)
 #: (n, k) of layers; none of them, at any m, is in a table or in training data
@@ -51,6 +62,8 @@ ISOLATED, CALLS, RATE, GROUP = 1e10, 100, 1000.0, 4
 ROTATED, SETS = 64, 24
 #: launches of a chain of dependent products in a block: more would let its values grow or vanish
 CHAIN = 16
+#: configurations to learn from: the chooser's, and all; launches of their blocks, at most
+FAVOURITES, CANDIDATES, SHORT = 10, 18, 200
 Calls = dict[str, list[Callable[[], Any]]]
 
 
@@ -148,6 +161,42 @@ def layer(stage: Any, shape: Any, dtype: str, seconds: float) -> dict[str, Any]:
     return {"us": us, "wrong": sorted({*wrong, *here.wrong_of(calls)}), "served": here.served}
 
 
+def able(stage: Any, product: Product) -> list[Any]:
+    """Configurations to learn from: the chooser's favourites, then the estimate's, one of each kernel."""
+    shape, problem = product.shape, Problem.of(product)
+    favourites = chooser(stage).favourites(
+        shape, "tn", lambda c: why_illegal(c, problem) is None, lambda c: with_dtype(c, product.dtype)
+    )
+    found = {config: config.instance for config in itertools.islice(favourites, FAVOURITES)}
+    legal = registry.legal(shape, dtype=product.dtype, layouts=("tn",))
+    for config in sorted(legal, key=lambda c: (c.estimate_us(shape), c.rank)):
+        if len(found) < CANDIDATES and config.instance not in found.values():
+            found[config] = config.instance
+    return list(found)
+
+
+def learnt(stage: Any, shape: Any, dtype: str, seconds: float) -> dict[str, Any]:
+    """A record of what to learn from: an elementwise kernel between, weights from memory."""
+    here = Products(stage, shape, dtype, cold=True)
+    configs = {c.name: c for c in able(stage, here.product)}
+    calls = {"torch": here.calls("torch")} | {name: here.calls(c) for name, c in configs.items()}
+    us = timed_chains(stage, mixed(calls, here.between()), len(here.sets), seconds, SHORT)
+    medians = {name: round(float(np.median(those)), 3) for name, those in us.items()}
+    ours = [[to_fields(with_dtype(c, "fp16") or c), medians[name]] for name, c in configs.items()]
+    return {"ours": ours, "torch": medians["torch"], "wrong": here.wrong_of(calls)}
+
+
+def dataset_of(records: Sequence[dict[str, Any]], header: dict[str, Any]) -> Dataset:
+    """What `learnt` found, without what was wrong."""
+    entries = []
+    for record in records:
+        if record.get("wrong", True):
+            continue
+        ours = {from_fields(fields): (us, 0) for fields, us in record["ours"]}
+        entries.append(DatasetEntry(Shape.parse(record["of"]), ours, {"torch": {"tn": record["torch"]}}))
+    return Dataset(header, entries)
+
+
 def graphs(stage: Any, shape: Any, dtype: str, seconds: float) -> tuple[dict[str, Any], Calls, Calls]:
     """A record of the contexts that are graphs; the calls on one set of operands, and on all."""
     warm, cold = (Products(stage, shape, dtype, cold=cold) for cold in (False, True))
@@ -214,6 +263,10 @@ def groups(given: argparse.Namespace) -> list[list[tuple[Any, str]]]:
     """What is measured together, most important first; one process's journal has all of a group or none."""
     if given.table == "layers":
         return [[item] for item in layer_shapes(given.dtypes)][: given.count]
+    if given.table == "learn":
+        drawn = choose_shapes("learn-6")
+        some = np.random.default_rng(given.seed).permutation(len(drawn))[: given.count]
+        return [[(drawn[at], given.dtypes[at % len(given.dtypes)])] for at in some]
     shapes = stratified(cuda_l2_grid(), min(given.count, 60), given.seed)
     near = [shapes[at : at + GROUP] for at in range(0, len(shapes), GROUP)]
     order = np.random.default_rng(given.seed).permutation(len(near))
@@ -224,6 +277,8 @@ def measured(stage: Any, group: Sequence[tuple[Any, str]], given: argparse.Names
     """A record a shape. Raises what a contestant raises."""
     if given.table == "layers":
         return [layer(stage, shape, dtype, given.seconds) for shape, dtype in group]
+    if given.table == "learn":
+        return [learnt(stage, shape, dtype, given.seconds / 10) for shape, dtype in group]
     found = [graphs(stage, shape, dtype, given.seconds) for shape, dtype in group]
     if single := [f for f, (shape, _) in zip(found, group, strict=True) if shape.flop <= ISOLATED]:
         isolated(stage, single, given.seed + given.process)
@@ -233,8 +288,10 @@ def measured(stage: Any, group: Sequence[tuple[Any, str]], given: argparse.Names
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = command_line(__doc__)
-    parser.add_argument("table", choices=("contexts", "layers"))
-    parser.add_argument("--count", type=int, default=1000, help="shapes of the grid (60 at most), or layers")
+    parser.add_argument("table", choices=("contexts", "layers", "learn"))
+    parser.add_argument(
+        "--count", type=int, default=1000, help="shapes of the grid (60 at most), or of the others"
+    )
     parser.add_argument("--process", type=int, default=0, help="number of this process, in the journal")
     parser.add_argument("--tuned", action="store_true", help="these shapes were tuned: rows of their own")
     parser.add_argument("--seconds", type=float, default=0.15, help="GPU time of a context of a shape")
@@ -273,7 +330,15 @@ def main() -> int:
             more = {"of": str(shape), "dtype": dtype, "tuned": tuned, "process": given.process}
             journal.add({"shape": key, **more, **record})
             print(f"{time.monotonic() - begin:6.1f} s {key:>32} {line(record)}", flush=True)
-    rows = context_rows(given.table, records := list(journal.done().values()))
+    records = list(journal.done().values())
+    if given.table == "learn":
+        about = {"gpu": where["gpu"], "torch": where["torch"], "commit": commit(), "date": where["date"]}
+        about |= {"command": " ".join(["contexts.py", *sys.argv[1:]]), "modelled": given.dry_run}
+        taken = dataset_of(records, about)
+        taken.save(given.out / f"{name}.jsonl.gz")
+        print(len(taken), "products,", taken.pairs, "times", flush=True)
+        return 3 if lost else int(len(taken) < len(records))
+    rows = context_rows(given.table, records)
     summary = context_summary(given.table, rows) | {
         "wrong": [f"{r['shape']}: {', '.join(r['wrong'])}" for r in records if r.get("wrong")],
         "failed": {r["shape"]: r["error"] for r in records if "error" in r},
@@ -288,6 +353,9 @@ def line(record: dict[str, Any]) -> str:
     """A record in short: speed-ups over cuBLASLt's best by context, who served."""
     if "error" in record:
         return str(record["error"])
+    if "ours" in record:
+        fastest = min(record["ours"], key=lambda row: row[1])
+        return f"{record['torch'] / fastest[1]:.3f} {fastest[0]['kernel']} {record['wrong'] or ''}"
     over = {
         context: round(float(np.median(np.divide(us["lt_autotune"], us["sassafras"]))), 3)
         for context, us in record["us"].items()

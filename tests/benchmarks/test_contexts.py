@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sassafras.gemm.select.dataset import Dataset
 from sassafras.gemm.select.table import TunedTable, shipped_path
 
 pytest.importorskip("torch")
@@ -98,6 +99,24 @@ def test_a_wrong_contestant_has_no_speedup(monkeypatch: pytest.MonkeyPatch) -> N
     plain = {**right, "us": {"cold": {**us, "sassafras_plain": [2.0, 2.2]}}}
     by = {row["launch"]: row["over_lt"] for row in context_rows("contexts", [plain])}
     assert by == {"pdl": 2.0, "plain": 1.0}
+
+
+def test_what_is_learnt_is_a_dataset_without_what_was_wrong(run: Any, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):  # it writes no result, but a dataset
+        run("learn", "--count", "3")
+    found = Dataset.load(tmp_path / "learn-dry.jsonl.gz")
+    assert len(found) == 3 and found.modelled
+    for entry in found:
+        assert 10 < len(entry.ours) <= 18 and entry.baselines["torch"]["tn"] > 0
+        assert len({config.instance for config in entry.ours}) >= 8
+        assert all(c.layout == "tn" and c.why_illegal(entry.shape) is None for c in entry.ours)
+    journal = tmp_path / "learn-dry.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines[2]["wrong"], lines[3]["error"] = ["split_k"], "CudaError"
+    del lines[3]["ours"], lines[3]["wrong"]
+    from contexts import dataset_of
+
+    assert [str(e.shape) for e in dataset_of(lines[1:], {})] == [lines[1]["of"]]
 
 
 def test_layers_are_measured_that_no_table_has(monkeypatch: pytest.MonkeyPatch) -> None:

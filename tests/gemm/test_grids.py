@@ -25,6 +25,7 @@ DRAWN = {
     "learn-3": (80, "bdedc951ee26d6b5"),
     "learn-4": (160, "ad5e51c5c9971bc0"),
     "learn-5": (120, "763054f18c4c65bc"),
+    "learn-6": (960, "898edccf3ba421b6"),
 }
 
 
@@ -42,7 +43,7 @@ def test_no_shape_is_in_two_sets() -> None:
 
 
 def test_names_and_lists() -> None:
-    assert set(EARLIER.values()) == set(DRAWN) - {"judge-8", "learn-5"}
+    assert set(EARLIER.values()) == set(DRAWN) - {"judge-8", "learn-5", "learn-6"}
     assert choose_shapes("off-grid-fifth") == choose_shapes("judge-5") == drawn()["judge-5"]
     assert judges("off-grid") and judges("judge-6") and not judges("cuda-l2") and not judges("learning-odd")
     assert all(s.n % 8 or s.k % 8 for name in ("judge-7", "learn-2") for s in choose_shapes(name))

@@ -13,6 +13,7 @@ them.
 | judge-8, learn-5 | decoding: up to 16 rows times a layer |
 | learn-1 | as judge-2 |
 | learn-3 | layers of models with 65 to 320 rows |
+| learn-6 | the same with 72 to 2,048 rows, timed between other kernels (``benchmarks/contexts.py learn``) |
 """
 
 from __future__ import annotations
