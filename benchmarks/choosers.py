@@ -2,6 +2,7 @@
 
     python benchmarks/choosers.py --train       # writes gemm/select/data/*.chooser.npz
     python benchmarks/choosers.py               # on shapes held out: writes choosers.json
+    python benchmarks/choosers.py --program --train      # its trees of layers as programs have them alone
     python benchmarks/choosers.py --backward --train     # the model of nt and tt
     python benchmarks/choosers.py --gpu nvidia-h100-80gb-hbm3 [--train]  # what is added to the H200's model
 
@@ -46,8 +47,8 @@ PLAIN = {
     "l2_regularization": 5.0,
 }
 MODES = {"max_iter": 120, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.12}
-#: of the layouts nt and tt, which have a tenth of the pairs
-PLAIN_BACKWARD = {"max_iter": 200, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.1}
+#: of the layouts nt and tt and of layers in programs, which have a tenth of the pairs
+PLAIN_FEW = {"max_iter": 200, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.1}
 #: of what is added to another GPU's model: small, as no shape off the grid was timed there
 ADDED = {
     "max_iter": 60,
@@ -65,12 +66,16 @@ SEED = 0
 OFF_GRID = sorted(dataset.DATASETS.glob("nvidia-h200.offgrid*.jsonl.gz"))
 #: times of shapes that nothing learns from: they judge, each file by itself
 UNSEEN = sorted(dataset.DATASETS.glob("nvidia-h200.unseen-*.jsonl.gz"))
+#: layers as programs have them (`contexts.py learn`)
+PROGRAM = dataset.DATASETS / "nvidia-h200.program.jsonl.gz"
 #: parts of them that are judged by what was learnt from the others
 FOLDS = 3
 #: predicted speed-ups asked for, of all shapes alike
 MARGINS = (1.0, 1.03, 1.06, 1.08, 1.12, 1.2)
+#: the same of layers in programs
+LAYER_MARGINS = (1.0, 1.01, 1.02, 1.03, 1.04, 1.06)
 #: whatever is predicted is taken: what a prediction is worth
-ANY = SelectorSettings(model_margin=0.0)
+ANY = SelectorSettings(model_margin=0.0, program_margin=0.0)
 
 
 class Pairs:
@@ -289,6 +294,55 @@ def asking(rows: Sequence[dict[str, Any]], settings: SelectorSettings) -> list[d
     ]
 
 
+def layers(found: dataset.Dataset) -> list[dataset.DatasetEntry]:
+    """Layers as programs have them, smallest first, each configuration in its faster mode, called plain."""
+    made = []
+    for shape in sorted(found.entries):
+        ours: dict[Config, tuple[float, int]] = {}
+        for config, timed in found[shape].ours.items():
+            stem = replace(config, mode=PLAIN_MODE)
+            ours[stem] = min(timed, ours.get(stem, timed))
+        made.append(replace(found[shape], ours=ours))
+    return made
+
+
+def of_layers(
+    model: predictor.Model, of: Sequence[dataset.DatasetEntry], besides: Sequence[dataset.DatasetEntry]
+) -> predictor.Model:
+    """The model with trees of these layers; it may choose from their winners and from those of `besides`."""
+    taken, found, target = Pairs(of).plain
+    trees = bagged(taken, found, target, PLAIN_FEW)
+    return replace(model, header=model.header | known([*besides, *of]), program=trees)
+
+
+def in_program_folds(
+    table: TunedTable, model: predictor.Model, besides: Sequence[dataset.DatasetEntry]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Layers as programs have them, each judged by what was learnt from layers of another n and k: rows by
+    fold, and all together."""
+    entries = layers(dataset.Dataset.load(PROGRAM))
+    kinds = sorted({(e.shape.n, e.shape.k) for e in entries})
+    every: dict[str, list[dict[str, Any]]] = {}
+    rows = []
+    for fold in range(FOLDS):
+        out = set(kinds[fold::FOLDS])
+        test = [e for e in entries if (e.shape.n, e.shape.k) in out]
+        rest = [e for e in entries if (e.shape.n, e.shape.k) not in out]
+        before = judge(Selector(table, model=replace(model, program=None)), test)
+        judged = {"torch": judge(Selector(TunedTable({}, [])), test), "trees of calls back to back": before}
+        chosen = judge(Selector(table, ANY, model=of_layers(model, rest, besides)), test)
+        for margin in LAYER_MARGINS:
+            judged[f"trees, margin {margin}"] = asking(chosen, SelectorSettings(model_margin=margin))
+        shipped = SelectorSettings(model_margin=SelectorSettings().program_margin)
+        judged["trees as shipped"] = asking(chosen, shipped)
+        judged["the best known"] = [best(e, layout) for e in test for layout in e.baselines["torch"]]
+        for name, found in judged.items():
+            every.setdefault(name, []).extend(found)
+            rows.append({"held_out": f"program, part {fold}", "chooser": name, **summed(found)})
+            print(rows[-1], flush=True)
+    return rows, {name: summed(found) for name, found in every.items()}
+
+
 def compared(
     table: TunedTable, model: predictor.Model, entries: Sequence[dataset.DatasetEntry]
 ) -> dict[str, list[dict[str, Any]]]:
@@ -417,7 +471,7 @@ def backward(args: argparse.Namespace) -> None:
     header = header_of(found) | {"layouts": layouts_of(found)}
     entries = [found[shape] for shape in sorted(found.entries)]
     path = args.model or predictor.shipped_path(str(header["gpu"]), PART)
-    save(Pairs(entries).train(set(), header, PLAIN_BACKWARD), path)
+    save(Pairs(entries).train(set(), header, PLAIN_FEW), path)
 
 
 def main() -> None:
@@ -425,6 +479,7 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--dataset", type=Path, help="[default: the one that comes with the package]")
     parser.add_argument("--backward", action="store_true", help="the layouts nt and tt")
+    parser.add_argument("--program", action="store_true", help="layers as programs have them alone")
     parser.add_argument("--gpu", help="another GPU than the H200, by its data set's name")
     parser.add_argument("--train", action="store_true", help="write the model instead of comparing")
     parser.add_argument("--model", type=Path, help="file to write with --train [default: the package's]")
@@ -443,17 +498,23 @@ def main() -> None:
     others = dataset.Dataset.load(OFF_GRID[0])
     for path in OFF_GRID[1:]:
         others.entries.update(dataset.Dataset.load(path).entries)
+    besides = [others[shape] for shape in sorted(others.entries)]
+    path = args.model or predictor.shipped_path(header["gpu"])
     if args.train:
-        besides = [others[shape] for shape in sorted(others.entries)]
-        header |= known(besides)
-        grid = [found[shape] for shape in sorted(found.entries)]
-        model = Pairs([*grid, *besides]).train(set(), header)
-        save(model, args.model or predictor.shipped_path(header["gpu"]))
+        if args.program:
+            model = predictor.Model.load(path)
+        else:
+            grid = [found[shape] for shape in sorted(found.entries)]
+            model = Pairs([*grid, *besides]).train(set(), header | known(besides))
+        save(of_layers(model, layers(dataset.Dataset.load(PROGRAM)), besides), path)
         return
-    rows, grid, apart = in_folds(found, others, args.folds)
-    model = predictor.Model.load(args.model or predictor.shipped_path(header["gpu"]))
-    last, judged = unseen(found, model)
-    rows, summary = [*rows, *last], {"grid": grid, "off_grid": apart, **judged}
+    model = predictor.Model.load(path)
+    rows, summary = in_program_folds(TunedTable.from_dataset(found), model, besides)
+    summary = {"program": summary}
+    if not args.program:
+        more, grid_summary, apart = in_folds(found, others, args.folds)
+        last, judged = unseen(found, model)
+        rows, summary = [*more, *last, *rows], {"grid": grid_summary, "off_grid": apart, **judged, **summary}
     print("wrote", write("choosers", rows, summary, header, seed=SEED, out=args.out))
 
 

@@ -397,7 +397,7 @@ def test_trees_are_trained_on_them(
     words = ["choosers.py", "--backward", "--dataset", str(tmp_path / "made.jsonl.gz")]
     monkeypatch.setattr(choosers, "MEMBERS", 2)
     few = {"max_iter": 8, "max_leaf_nodes": 15, "learning_rate": 0.3}
-    for name in ("PLAIN_BACKWARD", "MODES"):
+    for name in ("PLAIN_FEW", "MODES"):
         monkeypatch.setattr(choosers, name, few)
     monkeypatch.setattr(sys, "argv", [*words, "--train", "--model", str(tmp_path / "m.npz")])
     choosers.main()

@@ -160,6 +160,48 @@ def test_modes_are_ranked_by_trees_of_their_own() -> None:
     assert Model(constant(0.0), constant(0.0), {}).speedups([], shape) == []
 
 
+def test_layers_of_programs_have_trees_of_their_own(tmp_path: Path) -> None:
+    """With 65 to 2,048 rows and a large B they decide, whatever is learnt of calls back to back. Launches
+    that overlap gain nothing there; the mode is still the one that gains the most back to back."""
+    model = Model(constant(1.0), constant(0.1), {}, program=constant(np.log(1.05)))
+    model.save(tmp_path / "m.npz")
+    again = Model.load(tmp_path / "m.npz")
+    assert again.program is not None and again.program.base == pytest.approx(np.log(1.05))
+    layer, few, small, long = (
+        Shape(*s) for s in ((80, 2048, 2048), (64, 2048, 2048), (80, 2048, 2040), (2049, 2048, 2048))
+    )
+    assert predictor.in_program(layer, "tn") and not predictor.in_program(layer, "nn")
+    assert not any(predictor.in_program(shape, "tn") for shape in (few, small, long))
+    config = names.parse("split_k_tn_64x128_s8q1/c1")
+    ((between, chosen),) = again.speedups([config], layer, program=True)
+    ((back, same),) = again.speedups([config], layer)
+    assert between == pytest.approx(1.05) and back == pytest.approx(np.exp(1.1)) and chosen == same
+    assert chosen.mode.pdl
+    table = TunedTable({}, [TableRow(Shape(96, 2048, 2048), "tn", ((config, 1.0),), 2.0)])
+    for promised, settings in ((1.05, SelectorSettings()), (1.05, SelectorSettings(program_margin=1.06))):
+        choice = Selector(table, settings, model=again).choose(layer, "tn", lambda c: True)
+        assert choice.speedup == pytest.approx(promised)
+        assert choice.member == ("ours" if settings.program_margin < 1.05 else "torch")
+    assert "layers of programs" in Selector(table, model=again).choose(layer, "tn", lambda c: True).why
+    elsewhere = Selector(table, model=again).choose(small, "tn", lambda c: True)
+    assert elsewhere.speedup == pytest.approx(np.exp(1.1)) and "tuned shapes" in elsewhere.why
+    with np.load(tmp_path / "m.npz") as data:
+        arrays = dict(data)
+    np.savez(tmp_path / "bad.npz", **{**arrays, "program.children": arrays["program.children"] + 7})
+    with pytest.raises(SassafrasError, match="the trees 'program' are damaged"):
+        Model.load(tmp_path / "bad.npz")
+
+
+def test_the_shipped_model_knows_layers_of_programs() -> None:
+    """And another GPU's, to which something is added, does not: nothing was timed there."""
+    model, other = predictor.shipped(GPU), predictor.shipped("NVIDIA H100 80GB HBM3")
+    assert model is not None and model.program is not None and other is not None and other.program is None
+    chooser = Selector(TunedTable.load(shipped_path(GPU)), model=model)
+    shape = Shape(256, 4096, 14336)
+    choice = chooser.choose(shape, "tn", lambda c: c.layout == "tn" and c.why_illegal(shape) is None)
+    assert choice.member == "ours" and "layers of programs" in choice.why and 1.03 <= choice.speedup < 1.1
+
+
 def test_the_shipped_model_chooses_for_new_shapes() -> None:
     table, model = TunedTable.load(shipped_path(GPU)), predictor.shipped(GPU)
     shapes = [Shape(m, n, k) for m in (72, 1000) for n in (104, 3000) for k in (88, 5000)]
@@ -176,7 +218,9 @@ def test_the_shipped_model_chooses_for_new_shapes() -> None:
                 ours += 1
                 config = choice.config
                 assert config is not None and legal(config) and config.dominated(shape) is None
-                assert choice.speedup >= SelectorSettings().model_margin
+                settings = SelectorSettings()
+                program = predictor.in_program(shape, layout)
+                assert choice.speedup >= (settings.program_margin if program else settings.model_margin)
                 assert "learnt" in choice.why
     assert ours > len(shapes) // 2
     assert chooser.choose(shapes[0], "tn", lambda c: False).member == "torch"
@@ -248,14 +292,35 @@ def test_training_on_a_part_of_the_dataset_and_folds(monkeypatch: pytest.MonkeyP
     assert len(by_fold) == 2 * choosers.FOLDS * len(grid) and grid["torch"]["problems"] == 20
     assert off["torch"]["problems"] == 18 and (tmp_path / "fold1.npz").is_file()
     assert choosers.in_folds(half, few_others, tmp_path)[1:] == (grid, off)
+    monkeypatch.setattr(choosers, "PLAIN_FEW", few)
+    recorded = dataset.Dataset.load(choosers.PROGRAM)
+    seldom = dataset.Dataset(recorded.header, [recorded[shape] for shape in sorted(recorded.entries)[::12]])
+    seldom.save(tmp_path / "program.jsonl.gz")
+    monkeypatch.setattr(choosers, "PROGRAM", tmp_path / "program.jsonl.gz")
+    shipped = predictor.shipped(GPU)
+    assert shipped is not None
+    rows, program = choosers.in_program_folds(TunedTable.load(shipped_path(GPU)), shipped, [])
+    assert len(rows) == choosers.FOLDS * len(program) and program["torch"]["geomean_over_torch"] == 1.0
+    assert all(found["problems"] + found["unknown"] == len(seldom) for found in program.values())
+    assert program["the best known"]["geomean_over_torch"] > 1.02
+    kinds = {(e.shape.n, e.shape.k) for e in recorded}
+    from contexts import LAYERS
+
+    assert not kinds & set(LAYERS), "the judged layers have taught nothing"
     part.save(tmp_path / "part.jsonl.gz")
     few_others.save(tmp_path / "others.jsonl.gz")
     monkeypatch.setattr(choosers, "OFF_GRID", (tmp_path / "others.jsonl.gz",))
     words = ["choosers.py", "--train", "--dataset", str(tmp_path / "part.jsonl.gz")]
     monkeypatch.setattr(sys, "argv", [*words, "--model", str(tmp_path / "m.npz")])
     choosers.main()
-    header = Model.load(tmp_path / "m.npz").header
-    assert header["pairs"] == part.pairs and "split_k" in header["families"]
+    model = Model.load(tmp_path / "m.npz")
+    assert model.header["pairs"] == part.pairs and "split_k" in model.header["families"]
+    assert {shape for shape, _, _ in model.known} == {*few_others.entries, *seldom.entries}
+    monkeypatch.setattr(sys, "argv", [*words, "--model", str(tmp_path / "m.npz"), "--program"])
+    before, model.program.value[:] = model.plain.value, 0
+    choosers.main()
+    again = Model.load(tmp_path / "m.npz")
+    assert (again.plain.value == before).all() and again.program is not None and again.program.value.any()
 
 
 def test_clusters_that_do_not_fit_at_once_take_another_round() -> None:

@@ -2,8 +2,10 @@
 
 Two sets of trees: one predicts log(torch's time / a plain launch's time), the other what a mode of launching
 adds to that. They are trained apart because a sweep times modes for its leaders alone: one model of both
-would take a mode for the mark of a leader. Trained by ``benchmarks/choosers.py --train`` (scikit-learn);
-here they are evaluated with NumPy alone. The file is ``.npz`` without pickle.
+would take a mode for the mark of a leader. A third set predicts the same as the first for layers of programs:
+B from memory, other kernels before and after, where the times are not those of calls back to back. Trained by
+``benchmarks/choosers.py --train`` (scikit-learn); here they are evaluated with NumPy alone. The file is
+``.npz`` without pickle.
 """
 
 from __future__ import annotations
@@ -137,6 +139,16 @@ def with_mode(found: np.ndarray, modes: Sequence[Mode]) -> np.ndarray:
     return np.concatenate([found, np.array(flags, np.float32).reshape(-1, 3)], 1)
 
 
+#: rows of A, least and most, and elements of B (n x k), at least: where the third set has learnt
+PROGRAM_ROWS, PROGRAM_ELEMENTS = (65, 2048), 4 << 20
+
+
+def in_program(shape: Shape, layout: str) -> bool:
+    """Whether a product is a layer of the kind that was timed as programs have it."""
+    least, most = PROGRAM_ROWS
+    return layout == "tn" and least <= shape.m <= most and shape.n * shape.k >= PROGRAM_ELEMENTS
+
+
 #: parts of `Trees` -> their types in a file, and in memory
 _PARTS: dict[str, tuple[type, type]] = {
     "base": (np.float64, np.float64),
@@ -225,9 +237,10 @@ class Trees:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Both sets of trees, and where they come from (``gpu``, ``date``, ``commit``, ``pairs``, ...).
+    """The sets of trees, and where they come from (``gpu``, ``date``, ``commit``, ``pairs``, ...).
 
     ``correction``: from the GPU that it learnt from to another one, without tables.
+    ``program``: of layers as programs have them; None: it learnt from calls back to back alone.
     ``families`` in the header: the kernels (`Configuration.FAMILY`) that it has learnt of.
     """
 
@@ -235,6 +248,7 @@ class Model:
     modes: Trees
     header: dict[str, Any]
     correction: Correction | None = None
+    program: Trees | None = None
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -261,18 +275,22 @@ class Model:
         rows = [[s.m, s.n, s.k, layout, [listed.place(c) for c in winners]] for s, layout, winners in known]
         return {"configurations": listed.to_json(), "known": rows}
 
-    def speedups(self, configs: Sequence[Config], shape: Shape) -> list[tuple[float, Config]]:
+    def speedups(
+        self, configs: Sequence[Config], shape: Shape, *, program: bool = False
+    ) -> list[tuple[float, Config]]:
         """(torch's time over it, configuration) in the best mode that each has, best first.
 
         Args:
             configs: any; their modes do not count.
             shape: the problem.
+            program: between other kernels, where launches that overlap gain nothing, if that was learnt.
         """
         stems = list(dict.fromkeys(replace(config, mode=PLAIN) for config in configs))
         if not stems:
             return []
         found = features(stems, shape)
-        plain = self.plain.predict(found)
+        between = self.program if program else None
+        plain = (between or self.plain).predict(found)
         if self.correction is not None:
             plain = plain + self.correction.over_torch(stems, shape)
         # modes are looked at where they could still matter
@@ -283,6 +301,8 @@ class Model:
             gains = self.modes.predict(with_mode(found[[i for i, _ in asked]], [c.mode for _, c in asked]))
             for (i, config), gain in zip(asked, gains, strict=True):
                 score[stems[i]] = max(score[stems[i]], (float(plain[i] + gain), config), key=itemgetter(0))
+        if between:
+            score = {c: (float(plain[i]), score[c][1]) for i, c in enumerate(stems)}
         ranked = sorted(score.values(), key=lambda pair: (-pair[0], pair[1].rank))
         return [(math.exp(value), config) for value, config in ranked]
 
@@ -297,6 +317,7 @@ class Model:
             header=header,
             **self.plain.arrays("plain"),
             **self.modes.arrays("modes"),
+            **(self.program.arrays("program") if self.program else {}),
         )
         write_whole(path, packed.getvalue())
 
@@ -308,7 +329,9 @@ class Model:
                 if int(data["version"]) != VERSION:
                     raise ValueError("it knows other features; train it again")
                 header = json.loads(data["header"].tobytes())
-                made = cls(Trees.of_arrays("plain", data), Trees.of_arrays("modes", data), header)
+                plain, modes = Trees.of_arrays("plain", data), Trees.of_arrays("modes", data)
+                program = Trees.of_arrays("program", data) if "program.base" in data else None
+                made = cls(plain, modes, header, program=program)
             _ = made.known, made.layouts  # read once here, so that a model that was loaded can be relied on
             if not isinstance(header.get("families", []), list):
                 raise ValueError("it does not say what it has learnt of")

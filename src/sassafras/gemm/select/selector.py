@@ -17,7 +17,7 @@ from ..configs import cost, few_rows, stream
 from ..configs.fields import to_fields
 from ..configs.registry import Config
 from ..problem.shape import BACKWARD, Shape
-from .predictor import Model
+from .predictor import Model, in_program
 from .table import ProductRow, TableRow, TunedTable
 
 #: legal(configuration) -> may it run? (layout, alignment, gaps and limits of the problem at hand)
@@ -97,6 +97,7 @@ class SelectorSettings:
         caution: how many standard deviations of the neighbours' speed-ups are subtracted.
         candidates: known shapes whose winners a model ranks.
         model_margin: predicted speed-up that ours needs where a model predicts.
+        program_margin: the same where it predicts the speed between other kernels.
         tuned: (FLOP, up to which it holds; by what factor a tuned time of ours has to be better), see above.
     """
 
@@ -106,6 +107,7 @@ class SelectorSettings:
     caution: float = 1.0
     candidates: int = 48
     model_margin: float = 1.08
+    program_margin: float = 1.03
     tuned: tuple[tuple[float, float], ...] = OURS_BETTER
 
     def ours_better(self, shape: Shape, layout: str) -> float:
@@ -221,6 +223,8 @@ class Selector:
         if model is not None:
             best = next(self._ranked(model, self._won(order, layout), shape, legal, translate), None)
             margin, why = settings.model_margin, "chosen by what was learnt from tuned shapes"
+            if model.program and in_program(shape, layout):
+                margin, why = settings.program_margin, "chosen by what was learnt from layers of programs"
         else:
             rows = self._near[layout][1]
             near = [(rows[i], 1.0 / (0.1 + float(distances[i])) ** 2) for i in order[: settings.neighbours]]
@@ -268,7 +272,8 @@ class Selector:
     ) -> Iterator[tuple[float, Config]]:
         """(predicted speed-up, configuration) of what may run, the model's first choice first."""
         ranked = [c for c in dict.fromkeys(won) if model.knows(c) and _fits(c, shape)]
-        for speedup, config in model.speedups(ranked, shape):
+        program = all(in_program(shape, config.layout) for config in ranked)
+        for speedup, config in model.speedups(ranked, shape, program=program):
             served = translate(config)
             if served is not None and legal(served):
                 yield speedup, served
