@@ -45,12 +45,6 @@ MOST = 4096
 #: rows of the products of `bits`; of `times`, first ones and others
 COUNTS = (*range(1, 129), 129, 144, 160, 191, 192, 256, 257, 320, 500, 512, 777, 1000, 1024, 2000, 2048, 3333)
 FIRST, OTHERS = (1, 16, 64, 256, 1024, 4), (8, 32, 128, 4096, 512)
-#: tiles of Triton: rows, columns, k, warps, stages; for up to 64 rows, and for more
-TILINGS = (
-    (16, 32, 128, 4, 4), (16, 64, 128, 4, 4), (16, 128, 128, 4, 4), (32, 64, 128, 4, 4), (32, 128, 64, 4, 5),
-    (64, 64, 128, 4, 3), (64, 64, 64, 4, 6), (64, 128, 64, 4, 4), (64, 256, 64, 8, 3), (128, 64, 64, 4, 4),
-    (128, 128, 64, 8, 3), (128, 128, 64, 4, 4), (128, 256, 64, 8, 3), (256, 128, 64, 8, 3),
-)  # fmt: skip
 
 
 def kind_of(dtype: str) -> Any:
@@ -173,7 +167,7 @@ def bits(n: int, k: int, dtype: str) -> dict[str, Any]:
 def times(stage: Any, m: int, n: int, k: int, dtype: str, seconds: float) -> dict[str, Any]:
     """A record: microseconds of each contestant, block by block."""
     import torch
-    from contexts import Products, timed_chains
+    from products import Products, timed_chains
 
     from sassafras.gemm.matmul import api, invariant, row_kernels
     from sassafras.gemm.problem.shape import Shape
@@ -187,35 +181,21 @@ def times(stage: Any, m: int, n: int, k: int, dtype: str, seconds: float) -> dic
     if whole:
         calls["lt_no_split"] = here.calls(here.fastest(whole))
 
-    def by_triton(tiling: Any) -> list[Callable[[], Any]]:
-        return [lambda s=s: row_kernels.product(s.a, s.b["tn"].t(), tiling, s.c) for s in here.sets]
-
     published = row_kernels.PUBLISHED[kind_of(dtype)]
-    calls["triton_published"] = by_triton(published)
+    calls["triton_published"] = [
+        lambda s=s: row_kernels.product(s.a, s.b["tn"].t(), published, s.c) for s in here.sets
+    ]
     calls["triton_published"][0]()
-    wanted, same = here.sets[0].c.clone(), {}
-    for rows, columns, depth, warps, stages in TILINGS:
-        tiling = row_kernels.Tiling(rows, columns, depth, 8, warps, stages)
-        if rows > max(16, 2 * m) or (m > 256 and rows < 64):
-            continue
-        try:
-            by_triton(tiling)[0]()
-        except Exception as error:  # a tile too large for this type
-            if "out of resource" not in str(error):
-                raise
-            continue
-        if torch.equal(wanted, here.sets[0].c):
-            same[tiling] = by_triton(tiling)
-    stage.gpu.sync()
-    tried = timed_chains(stage, {str(t): c for t, c in same.items()}, len(here.sets), seconds / 2, 100)
-    fastest = min(same, key=lambda t: float(np.median(tried[str(t)])))
-    calls["triton_tuned"] = same[fastest]
+    wanted = here.sets[0].c.clone()
+    calls["triton_tuned"], tiling, count = here.by_triton(
+        seconds / 2, lambda: torch.equal(wanted, here.sets[0].c)
+    )
     for those in calls.values():
         those[0]()
     wrong = here.wrong_of(calls)
     us = timed_chains(stage, calls, len(here.sets), seconds, 200)
     served = [_last(engine, shape) for engine in (api._engine, invariant._engine)]
-    more = {"served": served, "tiling": str(fastest), "tilings": len(same), "wrong": wrong}
+    more = {"served": served, "tiling": tiling, "tilings": count, "wrong": wrong}
     return {"us": us, **more}
 
 
@@ -305,8 +285,10 @@ def main() -> int:
     if given.warm:
         from multiprocessing import get_context
 
+        import products
+
         with get_context("spawn").Pool(given.warm) as pool:
-            pool.map(warm, TILINGS, 1)
+            pool.map(warm, products.TILINGS, 1)
         print(f"{time.monotonic() - begin:6.1f} s Triton's kernels are compiled", flush=True)
     stage, where = Contestants(given.cache), environment()
     header = {"gpu": where["gpu"], "torch": where["torch"], "sassafras": code_digest("gemm")[:16]}

@@ -1,16 +1,17 @@
 """Products where programs have them, beside torch and cuBLASLt's best; writes contexts.json or layers.json.
 
     python benchmarks/contexts.py {contexts,layers,learn} [--dtypes fp16 bf16] [--process 0] [--tuned]
-        [--limit-s 560] [--share 1/4] [--resume JOURNAL ...] [--dry-run]
+        [--triton] [--limit-s 560] [--share 1/4] [--resume JOURNAL ...] [--dry-run]
 
 `layers`: layer shapes, weights from memory (rotating through twice the L2), back to back and with an
-elementwise kernel between; cuBLASLt's algorithm is selected in that context. A shape that the table has is
-tuned. `contexts`: shapes of the grid (stratified), weights n x k; cuBLASLt's algorithm is selected back to
-back, as AutoTuning does. Its contexts: back_to_back; dependent (C of a product is A of the next, m x n x k
-and m x k x n by turns); elementwise and pdl_neighbour (a kernel on C between, its time included); cold
-(rotating weights); up to 1e10 FLOP isolated (event to event, shapes interleaved), isolated_subtracted (an
-empty kernel's time subtracted) and random (a call after an exponential pause of a millisecond, rotating
-weights). Launch `pdl` is what sassafras.matmul chooses, `plain` the same configuration launched plainly.
+elementwise kernel between; cuBLASLt's algorithm is selected in that context, and with --triton a plain
+Triton kernel's tiles. A shape that the table has is tuned. `contexts`: shapes of the grid (stratified),
+weights n x k; cuBLASLt's algorithm is selected back to back, as AutoTuning does. Its contexts: back_to_back;
+dependent (C of a product is A of the next, m x n x k and m x k x n by turns); elementwise and pdl_neighbour
+(a kernel on C between, its time included); cold (rotating weights); up to 1e10 FLOP isolated (event to
+event, shapes interleaved), isolated_subtracted (an empty kernel's time subtracted) and random (a call after
+an exponential pause of a millisecond, rotating weights). Launch `pdl` is what sassafras.matmul chooses,
+`plain` the same configuration launched plainly.
 
 `learn`: the shapes of learn-6 as `layers` has them with an elementwise kernel between, types by turns: torch
 and what may run them, for ``choosers.py --program``; writes learn.jsonl.gz.
@@ -26,23 +27,20 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from common import code_digest, command_line, commit, journal_of, journal_options, shared, write
+from products import Calls, Products, mixed, timed_chains
 from program_rows import context_rows, context_summary
 
 from sassafras.cuda.environment import available, environment
-from sassafras.gemm import matmul as room
-from sassafras.gemm.bench.context import Context, chooser
+from sassafras.gemm.bench.context import chooser
 from sassafras.gemm.bench.grids import choose_shapes
-from sassafras.gemm.bench.operands import BASELINE_RMS_LIMIT, RMS_LIMIT
-from sassafras.gemm.bench.timing import Isolated, contest, rough_us
+from sassafras.gemm.bench.timing import Isolated
 from sassafras.gemm.bench.worker import _stage
 from sassafras.gemm.configs import registry
-from sassafras.gemm.configs.base import PLAIN
 from sassafras.gemm.configs.fields import from_fields, to_fields
 from sassafras.gemm.configs.registry import with_dtype
 from sassafras.gemm.matmul.plan import why_illegal
@@ -58,13 +56,12 @@ LAYERS = (
 )  # fmt: skip
 #: FLOP up to which calls are isolated, how many calls, a pause a second, shapes that are interleaved
 ISOLATED, CALLS, RATE, GROUP = 1e10, 100, 1000.0, 4
-#: sets of operands that a chain, and single calls, rotate through at most
-ROTATED, SETS = 64, 24
+#: sets of operands that single calls rotate through at most
+SETS = 24
 #: launches of a chain of dependent products in a block: more would let its values grow or vanish
 CHAIN = 16
 #: configurations to learn from: the chooser's, and all; launches of their blocks, at most
 FAVOURITES, CANDIDATES, SHORT = 10, 18, 200
-Calls = dict[str, list[Callable[[], Any]]]
 
 
 def layer_shapes(dtypes: Sequence[str]) -> Iterator[tuple[Any, str]]:
@@ -75,83 +72,12 @@ def layer_shapes(dtypes: Sequence[str]) -> Iterator[tuple[Any, str]]:
                 yield Shape(TOKENS[(6 * which + shift + 5 * index) % len(TOKENS)], n, k), dtype
 
 
-class Products(Context):
-    """One product on sets of operands, back to back, with all contestants; weights from memory if `cold`."""
-
-    def __init__(self, stage: Any, shape: Shape, dtype: str, *, cold: bool) -> None:
-        super().__init__(stage, Product(shape, "tn", dtype), most=ROTATED if cold else 1, around=False)
-        self.served: dict[str, Any] = {}
-
-    def contestants(self, algorithm: Any = None) -> Calls:
-        """Contestant -> its call on each set; ours plainly launched only where that is another call.
-
-        Args:
-            algorithm: cuBLASLt's; None: its fastest here.
-        """
-        algorithm = algorithm or self.fastest(self.stage.lt.candidates(self.lt))
-        keys = {"torch": "torch", "lt_autotune": algorithm, "null": algorithm, "sassafras": "sassafras"}
-        found = {name: self.calls(key) for name, key in keys.items()}
-        if self.stage.modelled:
-            self.served = self.stage.served().get("tn", {})
-            return found
-        served = engine.served if (engine := room.api._engine) else {}
-        for choice in (choice for problem, choice in served.items() if problem.product == self.product):
-            self.served = {"member": choice.member, "why": choice.why, "in_table": choice.row is not None}
-            if choice.member == "ours" and choice.config.mode != PLAIN:
-                found["sassafras_plain"] = self.calls(replace(choice.config, mode=PLAIN))
-        return found
-
-    def wrong_of(self, calls: Calls) -> list[str]:
-        """Contestants whose RMS error is too large on any of four sets."""
-        errors = self.errors({name: those[:4] for name, those in calls.items()})
-
-        def right(name: str) -> Any:
-            limit = RMS_LIMIT if name.startswith("sassafras") else BASELINE_RMS_LIMIT
-            return (errors[name] <= limit * errors["torch"]).all()
-
-        return sorted(name for name in calls if not right(name))
-
-    def between(self, pdl: bool = False) -> Callable[[], Any]:
-        """A kernel on C: torch's, or one launched with PDL."""
-        if self.stage.modelled:
-            return lambda: self.stage.gpu.launch(2.0)
-        c = self.sets[0].c
-        if pdl:
-            from neighbours import halve
-
-            return lambda: halve(c)
-        return lambda: c.mul_(0.5)
-
-
-def mixed(calls: Calls, kernel: Callable[[], Any]) -> Calls:
-    """A kernel behind each product."""
-    return {name: [each for call in those for each in (call, kernel)] for name, those in calls.items()}
-
-
-def timed_chains(
-    stage: Any, chains: Calls, products: int, seconds: float, most: int = 400, before: Any = None
-) -> dict[str, list[float]]:
-    """Microseconds a product, block by block, contestants interleaved.
-
-    Args:
-        chains: contestant -> launches that follow each other, `products` of them products.
-        seconds: GPU time, about.
-        most: launches in a block, but at least one chain.
-        before: see `timed`.
-    """
-    sizes = [len(calls) for calls in chains.values()]
-    whole = [rough_us(stage, lambda calls=calls: [c() for c in calls]) for calls in chains.values()]
-    rough = np.divide(whole, sizes)
-    block_us = min(200.0, most * min(rough))
-    table = contest(stage, list(chains.values()), rough, block_us, seconds, least=9, before=before)
-    table = table * np.divide(sizes, products)
-    return {name: [round(float(us), 4) for us in table[:, at]] for at, name in enumerate(chains)}
-
-
-def layer(stage: Any, shape: Any, dtype: str, seconds: float) -> dict[str, Any]:
-    """A record: two contexts, weights from memory."""
+def layer(stage: Any, shape: Any, dtype: str, seconds: float, triton: bool = False) -> dict[str, Any]:
+    """A record: two contexts, weights from memory; `triton` is one more contestant."""
     here = Products(stage, shape, dtype, cold=True)
     calls = here.contestants()
+    if triton:
+        calls["triton"] = here.by_triton(seconds / 2)[0]
     wrong = here.wrong_of(calls)
     count = len(here.sets)
     us = {
@@ -276,7 +202,7 @@ def groups(given: argparse.Namespace) -> list[list[tuple[Any, str]]]:
 def measured(stage: Any, group: Sequence[tuple[Any, str]], given: argparse.Namespace) -> list[dict[str, Any]]:
     """A record a shape. Raises what a contestant raises."""
     if given.table == "layers":
-        return [layer(stage, shape, dtype, given.seconds) for shape, dtype in group]
+        return [layer(stage, shape, dtype, given.seconds, given.triton) for shape, dtype in group]
     if given.table == "learn":
         return [learnt(stage, shape, dtype, given.seconds / 10) for shape, dtype in group]
     found = [graphs(stage, shape, dtype, given.seconds) for shape, dtype in group]
@@ -294,6 +220,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--process", type=int, default=0, help="number of this process, in the journal")
     parser.add_argument("--tuned", action="store_true", help="these shapes were tuned: rows of their own")
+    parser.add_argument("--triton", action="store_true", help="of layers: a plain Triton kernel, too")
     parser.add_argument("--seconds", type=float, default=0.15, help="GPU time of a context of a shape")
     parser.add_argument("--seed", type=int, default=0)
     journal_options(parser, "fp16", "bf16")

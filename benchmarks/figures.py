@@ -106,14 +106,15 @@ def strategies(data: Row) -> list[Row]:
 
 
 def selectors(data: Row) -> list[Row]:
-    """The rule, the trees without a margin and as shipped, on and off the grid."""
-    names = ("neighbours", "trees, margin 1.0", "trees as shipped")
-    kinds = {"on the grid": "grid", "off the grid": "off_grid"}
+    """The rule, the trees without a margin and as shipped, on and off the grid, and of layers in programs."""
+    names = ("neighbours", "trees of calls back to back", "trees, margin 1.0", "trees as shipped")
+    kinds = {"on the grid": "grid", "off the grid": "off_grid", "layers in programs": "program"}
     summary = data["summary"]
     return [
         {**summary[kind][name], "shapes": shapes, "name": name}
         for shapes, kind in kinds.items()
         for name in names
+        if name in summary.get(kind, {})
     ]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from contexts import Calls, Products, mixed, timed_chains
+from products import Calls, Products, mixed, timed_chains
 
 from sassafras.core import DeviceError
 from sassafras.core.statistics import bootstrap_median

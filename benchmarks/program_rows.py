@@ -69,14 +69,21 @@ def forward_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _contestants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a row says of each of its contestants."""
+    """What a row says of each of its contestants.
+
+    Of a row measured with and without max-autotune, in processes apart, the former are asked for that alone:
+    one more process of one row would be its interval.
+    """
+    without = [r for r in records if not r["row"].get("autotune")] or records
 
     def us(name: str) -> float | None:
-        medians = [float(np.median(r["us"][name])) for r in records if name in r["us"]]
+        those = records if name == "max_autotune" else without
+        medians = [float(np.median(r["us"][name])) for r in those if name in r["us"]]
         return round(float(np.median(medians)), 2) if medians else None
 
     def over(base: str, name: str) -> dict[str, float]:
-        groups = [r for record in records if (r := ratios(record, base, name)) is not None]
+        those = records if "max_autotune" in (base, name) else without
+        groups = [r for record in those if (r := ratios(record, base, name)) is not None]
         column = "null" if name == "null" else f"over_{base}"
         return _named(column, interval(groups)) if groups else {}
 
@@ -178,8 +185,10 @@ def _context(
     name = "sassafras_plain" if launch == "plain" else "sassafras"
     ours = [us.get(name, us["sassafras"]) for us in own]
     row["sassafras_us"] = round(float(np.median(np.concatenate(ours))), 3)
-    for base, column in (("lt_autotune", "over_lt"), ("torch", "over_torch")):
-        theirs = [us[base] for us in own]
+    for base, column in (("lt_autotune", "over_lt"), ("torch", "over_torch"), ("triton", "over_triton")):
+        theirs = [us[base] for us in own if base in us]
+        if len(theirs) < len(own):
+            continue
         row[f"{base}_us"] = round(float(np.median(np.concatenate(theirs))), 3)
         if not {name, "sassafras", base} & set(wrong):
             ratios = [np.divide(a, b) for a, b in zip(theirs, ours, strict=True)]
@@ -218,6 +227,9 @@ def context_summary(table: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any
         for dtype in ("fp16", "bf16"):
             found[f"{state}_cold_{dtype}"] = mean("cold", tuned=tuned, dtype=dtype)
             found[f"{state}_cold_{dtype}_over_torch"] = mean("cold_over_torch", tuned=tuned, dtype=dtype)
+        for context in ("cold", "elementwise"):
+            over = of(f"{context}_over_triton", tuned=tuned)
+            found[f"{state}_{context}_over_triton_worst"] = min(over, default=None)
         found[f"{state}_cold_worst"] = min(of("cold", tuned=tuned), default=None)
         found[f"{state}_elementwise"] = mean("elementwise", tuned=tuned)
         found[f"{state}_shapes"] = len(of("cold", tuned=tuned))

@@ -87,7 +87,7 @@ def test_shares_of_several_gpus_become_one_result(run: Any, tmp_path: Path) -> N
 
 def test_a_wrong_contestant_has_no_speedup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    from program_rows import context_rows
+    from program_rows import context_rows, context_summary
 
     us = {"torch": [3.0, 3.0], "lt_autotune": [2.0, 2.2], "null": [2.0, 2.2], "sassafras": [1.0, 1.1]}
     record: dict[str, Any] = {"of": "8x16x32", "dtype": "fp16", "tuned": False, "served": {"member": "ours"}}
@@ -96,6 +96,11 @@ def test_a_wrong_contestant_has_no_speedup(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert context_rows("layers", [right])[0]["cold"] == 2.0
     assert "cold" not in context_rows("layers", [right, wrong])[0], "wrong in one process is wrong"
+    both = {**us, "triton": [1.5, 1.65]}
+    ours = context_rows("layers", [{**right, "us": {"cold": both, "elementwise": us}}])
+    assert ours[0]["cold_over_triton"] == 1.5 and "elementwise_over_triton" not in ours[0]
+    assert context_summary("layers", ours)["untuned_cold_over_triton_worst"] == 1.5
+    assert context_summary("layers", ours)["tuned_cold_over_triton_worst"] is None
     plain = {**right, "us": {"cold": {**us, "sassafras_plain": [2.0, 2.2]}}}
     by = {row["launch"]: row["over_lt"] for row in context_rows("contexts", [plain])}
     assert by == {"pdl": 2.0, "plain": 1.0}

@@ -64,6 +64,28 @@ def test_a_wrong_model_has_no_speedup_and_a_right_one_has(
     assert summary["over_compile_fp16_1_64"] == right["over_compile"] and summary["wrong"]
 
 
+def test_a_process_with_max_autotune_is_asked_for_that_alone(bench: Any) -> None:
+    """Its other ratios, beside those of a process without, would be an interval of two processes."""
+
+    def record(process: int, autotune: bool, factor: float) -> dict[str, Any]:
+        us = {"eager": 3.0, "compile": 2.0, "null": 2.0, "sassafras_compile": 2.0 / factor}
+        us |= {"max_autotune": 1.8} if autotune else {}
+        row = {"model": "m", "dtype": "bf16", "tokens": 1, "vocabulary": False, "autotune": autotune}
+        return {
+            "row": row, "us": {name: [v, v, v] for name, v in us.items()}, "sustained": {}, "wrong": [],
+            "process": process, "gpu": "NVIDIA H200", "bytes": 4e6, "layers": 4, "context": 8, "served": {},
+            "deviations": dict.fromkeys(us, (0.1, 0.2)),
+        }  # fmt: skip
+
+    apart, alone = record(0, False, 1.25), record(1, True, 1.5)
+    by = {row["contestant"]: row for row in bench.forward_rows([apart, alone])}
+    ours = by["sassafras_compile"]
+    assert ours["us"] == 1.6 and (ours["over_compile_low"], ours["over_compile_high"]) == (1.25, 1.25)
+    assert ours["over_max_autotune"] == pytest.approx(1.35) and by["max_autotune"]["us"] == 1.8
+    only = {row["contestant"]: row for row in bench.forward_rows([alone])}
+    assert only["sassafras_compile"]["over_compile"] == 1.5
+
+
 def test_a_process_without_time_leaves_its_journal(tmp_path: Path) -> None:
     done = run_benchmark("model_forward", "--dry-run", "--limit-s", "0", "--out", tmp_path)
     assert done.returncode == 1, "no row is no result"

@@ -380,6 +380,7 @@ def test_trees_are_trained_on_them(
 ) -> None:
     pytest.importorskip("sklearn")
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import chooser_training as training
     import choosers
 
     from sassafras.gemm.select import predictor
@@ -395,10 +396,10 @@ def test_trees_are_trained_on_them(
         entries.append(dataset.DatasetEntry(shape, ours, {"torch": record["torch"], "lt_autotune": lt}))
     Dataset({"gpu": GPU}, entries).save(tmp_path / "made.jsonl.gz")
     words = ["choosers.py", "--backward", "--dataset", str(tmp_path / "made.jsonl.gz")]
-    monkeypatch.setattr(choosers, "MEMBERS", 2)
+    monkeypatch.setattr(training, "MEMBERS", 2)
     few = {"max_iter": 8, "max_leaf_nodes": 15, "learning_rate": 0.3}
     for name in ("PLAIN_FEW", "MODES"):
-        monkeypatch.setattr(choosers, name, few)
+        monkeypatch.setattr(training, name, few)
     monkeypatch.setattr(sys, "argv", [*words, "--train", "--model", str(tmp_path / "m.npz")])
     choosers.main()
     model = predictor.Model.load(tmp_path / "m.npz")

@@ -275,16 +275,17 @@ def test_a_tuned_shape_is_served_by_its_row_whatever_was_learnt() -> None:
 def test_training_on_a_part_of_the_dataset_and_folds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import chooser_training as training
     import choosers
 
     whole = dataset.shipped()
     part = dataset.Dataset(whole.header, [whole[shape] for shape in sorted(whole.entries)[::50]])
     monkeypatch.setattr(choosers, "MARGINS", (1.08,))
     monkeypatch.setattr(choosers, "FOLDS", 2)
-    monkeypatch.setattr(choosers, "MEMBERS", 2)
+    monkeypatch.setattr(training, "MEMBERS", 2)
     few = {"max_iter": 20, "max_leaf_nodes": 15, "learning_rate": 0.3}
     for name in ("PLAIN", "MODES"):
-        monkeypatch.setattr(choosers, name, few)
+        monkeypatch.setattr(training, name, few)
     # on the grid and off it, by folds, whose models are kept
     few_others = dataset.Dataset({}, [whole[shape] for shape in sorted(whole.entries)[25::50][:9]])
     half = dataset.Dataset(part.header, [part[shape] for shape in sorted(part.entries)[::2]])
@@ -292,7 +293,7 @@ def test_training_on_a_part_of_the_dataset_and_folds(monkeypatch: pytest.MonkeyP
     assert len(by_fold) == 2 * choosers.FOLDS * len(grid) and grid["torch"]["problems"] == 20
     assert off["torch"]["problems"] == 18 and (tmp_path / "fold1.npz").is_file()
     assert choosers.in_folds(half, few_others, tmp_path)[1:] == (grid, off)
-    monkeypatch.setattr(choosers, "PLAIN_FEW", few)
+    monkeypatch.setattr(training, "PLAIN_FEW", few)
     recorded = dataset.Dataset.load(choosers.PROGRAM)
     seldom = dataset.Dataset(recorded.header, [recorded[shape] for shape in sorted(recorded.entries)[::12]])
     seldom.save(tmp_path / "program.jsonl.gz")
