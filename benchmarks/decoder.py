@@ -14,7 +14,8 @@ from torch.nn import functional
 @dataclass(frozen=True)
 class Dims:
     """A model's dimensions; `vocabulary` 0: there is no such product. A vision model's attention sees all
-    tokens, its layers have biases, LayerNorm and GELU."""
+    tokens, its layers have biases, LayerNorm and GELU. `apart`: queries, keys, values, gate and up are layers
+    of their own, as transformers has them, instead of two."""
 
     hidden: int
     heads: int
@@ -24,6 +25,7 @@ class Dims:
     vocabulary: int = 0
     qkv_bias: bool = False
     vision: bool = False
+    apart: bool = False
 
     @property
     def layer_elements(self) -> int:
@@ -38,6 +40,7 @@ MODELS = {
     "qwen2.5-7b": Dims(3584, 28, 4, 128, 18944, 152064, qkv_bias=True),
     "vit-l": Dims(1024, 16, 16, 64, 4096, qkv_bias=True, vision=True),
 }
+MODELS |= {f"{name}-apart": replace(MODELS[name], apart=True) for name in ("llama-3-8b", "qwen2.5-7b")}
 #: what the rehearsal runs in their place
 _SMALL = {"hidden": 64, "heads": 4, "head": 16, "feed_forward": 96, "vocabulary": 128}
 SMALL = {name: replace(d, kv_heads=4 if d.vision else 2, **_SMALL) for name, d in MODELS.items()}
@@ -60,10 +63,13 @@ class Layer(nn.Module):
         norm = nn.LayerNorm if dims.vision else nn.RMSNorm
         self.dims, self.context = dims, context
         self.first, self.second = norm(dims.hidden, eps=1e-5), norm(dims.hidden, eps=1e-5)
-        width = dims.heads * dims.head
-        self.qkv = nn.Linear(dims.hidden, width + 2 * dims.kv_heads * dims.head, bias=dims.qkv_bias)
-        self.o = nn.Linear(width, dims.hidden, bias=dims.vision)
-        self.up = nn.Linear(dims.hidden, dims.feed_forward * (2 - dims.vision), bias=dims.vision)
+        queries, keys = dims.heads * dims.head, dims.kv_heads * dims.head
+        widths = [queries, keys, keys] if dims.apart else [queries + 2 * keys]
+        self.qkv = nn.ModuleList(nn.Linear(dims.hidden, n, bias=dims.qkv_bias) for n in widths)
+        self.o = nn.Linear(queries, dims.hidden, bias=dims.vision)
+        wide = dims.feed_forward
+        widths = [wide, wide] if dims.apart else [wide * (2 - dims.vision)]
+        self.up = nn.ModuleList(nn.Linear(dims.hidden, n, bias=dims.vision) for n in widths)
         self.down = nn.Linear(dims.feed_forward, dims.hidden, bias=dims.vision)
         if context:
             for name in ("keys", "values"):
@@ -71,8 +77,9 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, last: Tensor) -> Tensor:
         dims, (batch, tokens, _) = self.dims, x.shape
-        qkv = self.qkv(self.first(x)).view(batch, tokens, -1, dims.head)
-        q, k, v = qkv.split([dims.heads, dims.kv_heads, dims.kv_heads], dim=2)
+        heads, normed = [dims.heads, dims.kv_heads, dims.kv_heads], self.first(x)
+        found = [layer(normed).view(batch, tokens, -1, dims.head) for layer in self.qkv]
+        q, k, v = found if dims.apart else found[0].split(heads, dim=2)
         if not dims.vision:
             q, k = turned(q, cos, sin), turned(k, cos, sin)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -82,10 +89,11 @@ class Layer(nn.Module):
             q, k, v, is_causal=not (self.context or dims.vision), enable_gqa=dims.heads != dims.kv_heads
         )
         x = x + self.o(y.transpose(1, 2).reshape(batch, tokens, -1))
-        inner = self.up(self.second(x))
+        normed = self.second(x)
+        inner = [layer(normed) for layer in self.up]
         if dims.vision:
-            return x + self.down(functional.gelu(inner))
-        gate, up = inner.chunk(2, dim=-1)
+            return x + self.down(functional.gelu(inner[0]))
+        gate, up = inner if dims.apart else inner[0].chunk(2, dim=-1)
         return x + self.down(functional.silu(gate) * up)
 
 

@@ -4,7 +4,8 @@
         [--processes 5] [--limit-s 560] [--max-autotune]
         [--share 1/4] [--resume JOURNAL ...] [--dry-run]
 
-Random weights, four layers (more where four lie below four times the L2), plain torch (`decoder`). Up to 256
+Random weights, four layers (more where four lie below four times the L2), plain torch (`decoder`; models
+called -apart have queries, keys, values, gate and up in layers of their own, as transformers has). Up to 256
 tokens are as many sequences that decode one token after --context cached ones; more are the prefill of one
 sequence. Contestants of a row run interleaved in one process on the same weights: `eager`, `compile`
 (torch.compile), `max_autotune` (by its option, 1 to 64 tokens), `sassafras_eager`, `sassafras_compile`
@@ -310,7 +311,8 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = command_line(__doc__)
     models, every = ("llama-3.2-1b", "llama-3-8b", "qwen2.5-7b", "vit-l"), DECODE + PREFILL
-    parser.add_argument("--models", nargs="+", choices=models, default=models)
+    more = ("llama-3-8b-apart", "qwen2.5-7b-apart")
+    parser.add_argument("--models", nargs="+", choices=models + more, default=models)
     parser.add_argument("--tokens", nargs="+", type=int, choices=every, default=every)
     parser.add_argument("--context", type=int, default=512, help="cached tokens of each decoding sequence")
     parser.add_argument("--max-autotune", action="store_true", help="a contestant at 1, 16 and 64 tokens")

@@ -32,7 +32,7 @@ def test_a_wrong_model_has_no_speedup_and_a_right_one_has(
     """The eager model with Sassafras is spoilt, the compiled one is not; the journal has the row."""
 
     def spoilt(model: Any, tokens: int) -> Any:
-        layer = model.layers[1].up  # weights are shared with torch's: the forward is this model's own
+        layer = model.layers[1].up[0]  # weights are shared with torch's: the forward is this model's own
 
         def forward(x: Any) -> Any:
             y = torch.nn.functional.linear(x, layer.weight)
@@ -84,6 +84,29 @@ def test_a_process_with_max_autotune_is_asked_for_that_alone(bench: Any) -> None
     assert ours["over_max_autotune"] == pytest.approx(1.35) and by["max_autotune"]["us"] == 1.8
     only = {row["contestant"]: row for row in bench.forward_rows([alone])}
     assert only["sassafras_compile"]["over_compile"] == 1.5
+
+
+def test_layers_apart_compute_what_joined_ones_do(bench: Any) -> None:
+    """As transformers has them: the same result with the rows of the joined weights."""
+    import torch
+    from decoder import MODELS, SMALL, made
+
+    assert MODELS["llama-3-8b-apart"].layer_elements == MODELS["llama-3-8b"].layer_elements
+    (joined, x), (apart, _) = (
+        made(SMALL[name], 1, 4, 8, False, torch.float32, "cpu") for name in ("qwen2.5-7b", "qwen2.5-7b-apart")
+    )
+    assert sum(isinstance(m, torch.nn.Linear) for m in apart.modules()) == 7
+    own, theirs = apart.layers[0], joined.layers[0]
+    for layers, (whole,) in ((own.qkv, theirs.qkv), (own.up, theirs.up)):
+        sizes = [layer.out_features for layer in layers]
+        for name in ("weight", "bias"):
+            if (joined_rows := getattr(whole, name)) is not None:
+                for layer, rows in zip(layers, joined_rows.split(sizes), strict=True):
+                    getattr(layer, name).data = rows
+    rest = {k: v for k, v in joined.state_dict().items() if ".qkv." not in k and ".up." not in k}
+    assert not apart.load_state_dict(rest, strict=False).unexpected_keys
+    with torch.no_grad():
+        torch.testing.assert_close(apart(x), joined(x))
 
 
 def test_a_process_without_time_leaves_its_journal(tmp_path: Path) -> None:
