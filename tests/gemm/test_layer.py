@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import shutil
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from sassafras.gemm.configs import epilogue, stream  # noqa: E402
 from sassafras.gemm.configs.stream import StreamConfig, StreamInstance  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul import inductor_graph  # noqa: E402
+from sassafras.gemm.matmul.layer_op import LayerCall  # noqa: E402
 from sassafras.gemm.matmul.plan import plan, why_illegal  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.matmul.problem import CONSTANT, NORM, Problem  # noqa: E402
@@ -303,6 +305,44 @@ def test_a_block_is_a_chain_of_launches(
     assert not re.search("rsqrt|mean|pow|exp", names), names
     assert len(re.findall(r"sassafras\.layer\.into\(", code)) == 3 + parts
     assert close(result, wanted) and launches(library) == before + 3 + parts, room.status()["problems"]
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen2", "Phi3"])
+def test_models_of_transformers_are_chains(
+    install: Install, library: Path, graphs: list[Any], name: str
+) -> None:
+    """A token decoded with a static cache: as near to FP64 as torch's; norms, sums and pairs are inside."""
+    transformers = pytest.importorskip("transformers")
+    streams(install("compiled"))
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "vocab_size": 96}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    config = getattr(transformers, f"{name}Config")(**sizes, **heads, pad_token_id=0)
+    torch.manual_seed(0)
+    network = getattr(transformers, f"{name}ForCausalLM")(config).half().eval().requires_grad_(False)
+    for parameter in network.parameters():
+        if parameter.dim() == 2:
+            parameter.normal_(std=parameter.shape[1] ** -0.5)
+    tokens = torch.randint(1, 90, (2, 5))
+
+    def decoded(model: Any, forward: Any) -> Any:
+        given = {"past_key_values": transformers.StaticCache(config=model.config, max_cache_len=32)}
+        with torch.no_grad():
+            model(input_ids=tokens[:, :4], use_cache=True, **given)
+            return forward(input_ids=tokens[:, 4:], use_cache=True, **given).logits.double()
+
+    exact = copy.deepcopy(network).double()
+    wanted, errors = decoded(exact, exact.forward), []
+    for model in (network, sassafras.accelerate(network)):
+        torch._dynamo.reset()
+        before = launches(library)
+        result = decoded(model, torch.compile(model.forward, dynamic=False))
+        errors.append(float((result - wanted).square().mean().sqrt()))
+    assert errors[1] < 1.5 * errors[0] < 0.01, errors
+    calls = [LayerCall(*n.args) for n in graphs[-1] if n.target is torch.ops.sassafras.layer.default]
+    assert sum(call.norm is not None and call.activation == "swiglu" for call in calls) == 2
+    assert sum(call.residual is not None for call in calls) == 4
+    assert sum(call.norm is not None for call in calls) == len(calls) - 4
+    assert launches(library) >= before + len(calls)
 
 
 def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
