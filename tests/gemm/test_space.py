@@ -267,6 +267,8 @@ def _covers(config: PersistentConfig, launch: Launch, seen: Shape) -> None:
         (SplitKInstance("tn", 192, 64, 4), "64 or 128"),
         (SplitKInstance("tn", 64, 64, 4, k_blocks=3), "1 or 2"),
         (SplitKInstance("tn", 64, 64, 14), "shared memory"),
+        (SplitKInstance("tn", 128, 152, 4), "152 columns: C leaves in pieces of 16"),
+        (SplitKInstance("tn", 64, 40, 4, True), "no product is 40 wide"),
     ],
 )
 def test_an_instance_that_cannot_be_says_why(

@@ -112,6 +112,8 @@ class SplitKInstance(KernelInstance):
         """Why it cannot be compiled or run at all; None when it can."""
         if self.tile_m not in (64, 128):
             return f"{self.tile_m} rows: 64 or 128"
+        if self.tile_n % 16 and not self.swap_ab:
+            return f"{self.tile_n} columns: C leaves in pieces of 16"
         if why := tma_wgmma.bad_tile(self.tile_m, self.tile_n, *tma_wgmma.majors(self.layout, self.swap_ab)):
             return why
         if not 2 <= self.stages <= 32:
