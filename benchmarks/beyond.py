@@ -30,7 +30,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import Lines, command_line, ends, geomean, per_gpu, read_lines, read_result, searched, write
+from common import (
+    Lines,
+    command_line,
+    ends,
+    geomean,
+    one_gpu,
+    per_gpu,
+    read_lines,
+    read_result,
+    searched,
+    write,
+)
 
 Row = dict[str, Any]
 SPACES = ("swaps", "control", "renaming", "blocks")
@@ -77,7 +88,7 @@ def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
     """A row for each stage of ``suite:NAME`` or ``gemm:MxNxK``; an error of one stage is a row of its own."""
     import sassafras
     from sassafras.api import ptxas_options
-    from sassafras.core import SassafrasError
+    from sassafras.core import DeviceError, SassafrasError
     from sassafras.frontend import ptx
     from sassafras.jobs.opening import DEFAULT_ARCH, open_device
     from sassafras.targets import load
@@ -117,7 +128,8 @@ def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
                     )
                     row |= searched(result)
             except SassafrasError as error:
-                row["error" if stage in ("knobs", "identity", "swaps") else "unavailable"] = str(error)
+                lost = stage in ("knobs", "identity", "swaps") or isinstance(error, DeviceError)
+                row["error" if lost else "unavailable"] = str(error)
             finally:
                 device.close()
             rows.append(row)
@@ -210,6 +222,7 @@ def summarise_compiler(rows: Sequence[Row]) -> Row:
             }
     out["evaluations"] = sum(r.get("evaluations") or 0 for r in rows)
     wrong = ("wrong_result", "crashed", "timed_out", "cheated")
+    out["wrong_or_crashed"] = sum(r.get("verdicts", {}).get(verdict, 0) for r in rows for verdict in wrong)
     # of settings and rewrites; such candidates are refused, and no schedule of theirs is searched
     out["refused_by_results"] = sum(
         part["verdicts"].get(verdict, 0)
@@ -277,7 +290,7 @@ def summarise(rows: Sequence[Row]) -> Row:
                 }
     out["evaluations"] = sum(r.get("evaluations") or 0 for r in rows)
     out["wrong_or_crashed_after_validation"] = sum(r.get("failed_after_validation") or 0 for r in rows)
-    out["failed_rows"] = [f"{r['kernel']}/{r['stage']}" for r in rows if "error" in r]
+    out["failed_rows"] = [f"{r['kernel']}/{r['stage']}" for r in rows if {"error", "unavailable"} & set(r)]
     return out
 
 
@@ -299,12 +312,10 @@ def finish(rows: Sequence[Row], out: Path) -> Path:
     order = (*STAGES, COMPILER)
     places = {key: (not row.get("suite", True), key[0], order.index(key[1])) for key, row in last.items()}
     stand = [dict(last[key]) for key in sorted(last, key=places.__getitem__)]
-    environments = [r.pop("environment", None) for r in stand]
+    environment = one_gpu([r.pop("environment", None) for r in stand])
     if any(r["stage"] == COMPILER for r in stand):
-        environment = next((e for e in environments if e), {})
         return write("compiler-space", stand, summarise_compiler(stand), environment, out=out)
     name = "beyond-reordering-modelled" if any(r["modelled"] for r in stand) else "beyond-reordering"
-    environment = next((e for e in environments if e), {})
     return write(name, stand, summarise(stand), environment, out=out)
 
 
@@ -346,15 +357,9 @@ def main() -> None:
     until = time.monotonic() + options.limit_s
     for index, found in per_gpu(work, wanted, options.gpus, until=until):
         if isinstance(found, Exception):
-            found = [
-                {
-                    "kernel": label(wanted[index][0]),
-                    "stage": COMPILER if options.compiler else STAGES[0],
-                    "suite": wanted[index][0].startswith("suite:"),
-                    "modelled": modelled,
-                    "error": repr(found),
-                }
-            ]
+            subject, stage = wanted[index][0], COMPILER if options.compiler else STAGES[0]
+            lost = {"kernel": label(subject), "stage": stage, "suite": subject.startswith("suite:")}
+            found = [{**lost, "modelled": modelled, "error": repr(found)}]
         journal.add(*found)
     if rows and options.compiler and (modelled or any(r["modelled"] for r in rows)):
         print(json.dumps(summarise_compiler(rows), indent=1))

@@ -266,6 +266,14 @@ def python_path(*folders: Path) -> str:
     return os.pathsep.join(filter(None, map(str, (ROOT / "src", *folders, os.environ.get("PYTHONPATH", "")))))
 
 
+def one_gpu(environments: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
+    """The first environment of a result's rows, {} of none. Raises SystemExit: they are of several GPUs."""
+    found = [each for each in environments if each]
+    if len(gpus := sorted({str(each.get("gpu")) for each in found})) > 1:
+        raise SystemExit(f"error: rows of {' and of '.join(gpus)} make no result together")
+    return found[0] if found else {}
+
+
 def validator_digest() -> str:
     """SHA-256 of the code and the tables that judge: answers of another validator are not taken over."""
     return code_digest("core", "sass", "validate")

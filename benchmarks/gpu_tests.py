@@ -49,20 +49,8 @@ def files(only: Sequence[str] = ()) -> list[str]:
 
 def command(kind: str, names: Sequence[str], workers: int, report: Path, more: Sequence[str]) -> list[str]:
     """The pytest call of one kind of tests."""
-    words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        *names,
-        "-m",
-        _KINDS[kind],
-        "-q",
-        "--durations=20",
-        "--continue-on-collection-errors",
-        "-o",
-        "junit_family=xunit1",
-        f"--junitxml={report}",
-    ]
+    words = [sys.executable, "-m", "pytest", *names, "-m", _KINDS[kind], "-q", "--durations=20"]
+    words += ["--continue-on-collection-errors", "-o", "junit_family=xunit1", f"--junitxml={report}"]
     if kind == "together" and workers > 1:
         words += ["-n", str(workers)]
     return [*words, *more]

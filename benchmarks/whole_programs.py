@@ -37,24 +37,11 @@ def tuned(name: str, sources: Path | None, place: Path, options: argparse.Namesp
     """The report of `sassafras tune`. Raises RuntimeError with what it said."""
     words = [sys.executable, "-m", "sassafras", "tune", "--space", "compiler", "--runner-ups", "0"]
     words += ["--kernels", str(options.kernels), "--budget", options.budget, "--rounds", str(options.rounds)]
-    words += [
-        "--metric",
-        METRIC,
-        "--store",
-        str(place / "store.sqlite"),
-        "--out",
-        str(place / "tune"),
-        "--json",
-    ]
+    words += ["--metric", METRIC, "--store", str(place / "store.sqlite"), "--out", str(place / "tune")]
+    words += ["--json", "--", *command(name, sources)]
     place.mkdir(parents=True, exist_ok=True)
     with (place / "log.txt").open("w") as log:
-        done = subprocess.run(
-            [*words, "--", *command(name, sources)],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            check=False,
-        )
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=log, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{name}: {(place / 'log.txt').read_text().strip()[-600:]}")
     found: dict[str, Any] = json.loads(done.stdout)
