@@ -47,17 +47,10 @@ def test_only_a_measurement_of_the_published_kernel_counts_as_done(
     ]
     journal = tmp_path / "compiler-space-again.rows.jsonl"
     journal.write_text("".join(json.dumps(row) + "\n" for row in kept))
-    asked: list[str] = []
-
-    def lost(work: Any, items: Any, *rest: Any, **more: Any) -> Any:
-        asked.extend(subject for subject, *_ in items)
-        return ((index, RuntimeError("lost")) for index in range(len(items)))
-
-    monkeypatch.setattr(remeasure, "per_gpu", lost)
     call = ["remeasure.py", "--only", "rotary,softmax,swiglu", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", call)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # two kernels are asked for, and have no GPU
     remeasure.main()
-    assert sorted(asked) == ["suite:rotary", "suite:softmax"]
     made = json.loads((tmp_path / "compiler-space-again.json").read_text())
     assert (made["summary"]["kernels"], made["summary"]["failed"]) == (1, 2)
     assert [row["kernel"] for row in made["rows"]] == ["rotary", "softmax", "swiglu"]
