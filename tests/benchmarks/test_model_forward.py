@@ -115,6 +115,14 @@ def test_a_process_without_time_leaves_its_journal(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "model-forward-dry.json").read_text())["rows"] == []
 
 
+def test_a_result_that_is_no_number_after_the_timing_is_wrong(bench: Any) -> None:
+    """`max` of a number and NaN is the one that comes first."""
+    right, nan, above = (1.0, 1.0), (float("nan"), 1.0), (1.2, 1.0)
+    before = {"eager": right, "compile": right, "sassafras_compile": right, "null": above}
+    after = {"eager": right, "compile": above, "sassafras_compile": nan, "null": right}
+    assert bench.wrong_of(before, after) == ["compile", "sassafras_compile", "null"]
+
+
 def test_the_lower_of_short_and_long_blocks_counts(bench: Any) -> None:
     from program_rows import interval, ratios
 
