@@ -267,9 +267,9 @@ def python_path(*folders: Path) -> str:
 
 
 def one_gpu(environments: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
-    """The first environment of a result's rows, {} of none. Raises SystemExit: they are of several GPUs."""
-    found = [each for each in environments if each]
-    if len(gpus := sorted({str(each.get("gpu")) for each in found})) > 1:
+    """The environment of a result's rows, {} of none. Raises SystemExit: they are of several GPUs."""
+    found = sorted((each for each in environments if each), key=lambda each: not each.get("gpu"))
+    if len(gpus := sorted({str(each["gpu"]) for each in found if each.get("gpu")})) > 1:
         raise SystemExit(f"error: rows of {' and of '.join(gpus)} make no result together")
     return found[0] if found else {}
 

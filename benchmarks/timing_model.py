@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, ROOT, command_line, per_gpu, read_result, write
+from common import RESULTS, ROOT, command_line, one_gpu, per_gpu, read_result, write
 
 Row = dict[str, Any]
 PUBLISHED = ROOT / "src" / "sassafras" / "timing_model" / "correlation.json"
@@ -325,11 +325,11 @@ def main() -> None:
         for path in given.remodel:
             joined |= {r["kernel"]: r for r in read_result(path, of="timing-model")["rows"]}
         raws = [r for r in joined.values() if not only or r["kernel"] in only]
+        environment = one_gpu(raw["environment"] for raw in raws)
         rows = [judge(raw, remodel(raw)) for raw in raws]
         show(rows)
         print(json.dumps(summarise(rows), indent=1))
         if given.out:
-            environment = raws[0]["environment"]
             print(write("timing-model", rows, summarise(rows), environment, seed=given.seed, out=given.out))
             if len(given.remodel) > 1:
                 print(write("timing-model-raw", raws, {}, environment, seed=given.seed, out=given.out))
