@@ -84,19 +84,9 @@ def row(exhibit: Exhibit, verdict: str, detail: str, seconds: float, where: str)
     """A result row; printed as it comes."""
     ok = verdict in exhibit.expected
     print(f"{'ok  ' if ok else 'FAIL'} {exhibit.name}: {verdict} {detail}", flush=True)
-    return {
-        "name": exhibit.name,
-        "kind": exhibit.kind,
-        "expected": "/".join(exhibit.expected),
-        "verdict": verdict,
-        "ok": ok,
-        "title": exhibit.title,
-        "by": exhibit.by,
-        "how": exhibit.how,
-        "where": where,
-        "detail": detail,
-        "seconds": round(seconds, 2),
-    }
+    found: Row = {"name": exhibit.name, "kind": exhibit.kind, "expected": "/".join(exhibit.expected)}
+    found |= {"verdict": verdict, "ok": ok, "title": exhibit.title, "by": exhibit.by, "how": exhibit.how}
+    return found | {"where": where, "detail": detail, "seconds": round(seconds, 2)}
 
 
 def judged(exhibits: Iterable[Exhibit], judge: Callable[[Exhibit], tuple[str, str]], where: str) -> list[Row]:

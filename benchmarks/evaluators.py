@@ -158,18 +158,14 @@ def judged(options: argparse.Namespace, given: Sequence[Case], done: set[tuple[s
 
 def _row(evaluator: str, case: Case, said: Said, seconds: float) -> Row:
     failed = said.text.startswith(FAILED)
-    return {
-        "evaluator": evaluator,
-        "case": case.name,
-        "origin": case.origin,
-        "kind": case.kind,
+    found: Row = {"evaluator": evaluator, "case": case.name, "origin": case.origin, "kind": case.kind}
+    found |= {
         "title": case.title,
         "accepted": said.accepted,
         "speedup": said.speedup and round(said.speedup, 3),
-        "said": without_folders(said.text),
-        "ok": None if failed else is_right(case.kind, said),
-        "seconds": round(seconds, 1),
     }
+    found |= {"said": without_folders(said.text), "ok": None if failed else is_right(case.kind, said)}
+    return found | {"seconds": round(seconds, 1)}
 
 
 def version(folder: Path) -> str | None:

@@ -63,12 +63,7 @@ def _models(record: dict[str, Any]) -> Iterable[dict[str, Any]]:
             row = {"part": "models", "model": name, "dtype": dtype, "way": way, "batch": int(batch)}
             row |= {"us": round(float(np.median(us)), 2), "unequal": record["unequal"][way][batch]}
             row["tokens_per_second"] = round(1e6 * int(batch) / row["us"], 1)
-            yield {
-                **row,
-                "logits": record["logits"],
-                "layers": record["layers"],
-                "context": record["context"],
-            }
+            yield row | {key: record[key] for key in ("logits", "layers", "context")}
 
 
 def summary_of(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]]) -> dict[str, Any]:

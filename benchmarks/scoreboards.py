@@ -196,6 +196,8 @@ def by_pair(all_rows: Sequence[Row]) -> list[Row]:
         bad = sum(m["bad"] for m in ran)
         crashed = len(members) - len(ran)
         unclear = not crashed and any(map(doubtful, ran)) and all(doubtful(m) for m in ran if m["bad"])
+        verdict = "wrong" if bad or crashed else "in order" if asked else "unasked"
+        verdict = "doubtful" if unclear else verdict
         found.append(
             {
                 "part": "pairs",
@@ -203,13 +205,7 @@ def by_pair(all_rows: Sequence[Row]) -> list[Row]:
                 "first": first,
                 "second": second,
                 "relied": order.relied(question, order.OPS[first], order.OPS[second]),
-                "verdict": "doubtful"
-                if unclear
-                else "wrong"
-                if bad or crashed
-                else "in order"
-                if asked
-                else "unasked",
+                "verdict": verdict,
                 "bad": bad,
                 "lanes": 32 * sum(m["warps"] for m in ran),
                 "asked": 32 * sum(m["warps"] for m in asked),

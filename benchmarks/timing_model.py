@@ -44,11 +44,8 @@ CHECKS = 64
 def pack(array: np.ndarray) -> Row:
     """An integer array as JSON: base64 of zlib of its little-endian bytes."""
     data = np.ascontiguousarray(array)
-    return {
-        "dtype": data.dtype.str,
-        "shape": list(data.shape),
-        "zlib": base64.b64encode(zlib.compress(data.tobytes(), 9)).decode(),
-    }
+    text = base64.b64encode(zlib.compress(data.tobytes(), 9)).decode()
+    return {"dtype": data.dtype.str, "shape": list(data.shape), "zlib": text}
 
 
 def unpack(packed: Row) -> np.ndarray:
@@ -101,12 +98,8 @@ def sample(workload: Any, kernel: Any, count: int, longest: int, seed: int) -> t
             found.append(candidate)
             recipes.append((index, length))
         index += 1
-    return found, {
-        "seed": [seed, key],
-        "walks": recipes,
-        "duplicates": duplicates,
-        "undone": undone,
-    }
+    how = {"seed": [seed, key], "walks": recipes, "duplicates": duplicates, "undone": undone}
+    return found, how
 
 
 def measure(device: Any, candidates: list[Any], seed: int) -> tuple[list[list[list[float]]], list[str]]:
