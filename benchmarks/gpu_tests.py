@@ -65,13 +65,9 @@ def counted(report: Path) -> Iterator[dict[str, Any]]:
         outcome = "passed" if said is None else "skipped" if said.tag == "skipped" else "failed"
         # a module that cannot be imported has no file of its own in the report
         name = case.get("file") or f"{case.get('classname') or case.get('name')}".replace(".", "/") + ".py"
-        yield {
-            "file": name,
-            "test": case.get("name"),
-            "outcome": outcome,
-            "seconds": float(case.get("time") or 0),
-            "why": "" if said is None else str(said.get("message") or "").split("\n")[0][:300],
-        }
+        why = "" if said is None else str(said.get("message") or "").split("\n")[0][:300]
+        found = {"file": name, "test": case.get("name"), "outcome": outcome}
+        yield {**found, "seconds": float(case.get("time") or 0), "why": why}
 
 
 def rows(tests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -192,14 +188,9 @@ def main() -> int:
     gpus = gpu_names()
     kinds = [options.kind] if options.kind else [k for k in _KINDS if k != "several" or len(gpus) > 1]
     if options.collect:
-        return max(
-            subprocess.run(
-                [*command(kind, names, 1, Path(os.devnull), options.more), "--collect-only"],
-                cwd=ROOT,
-                check=False,
-            ).returncode
-            for kind in kinds
-        )
+        calls = [command(kind, names, 1, Path(os.devnull), options.more) for kind in kinds]
+        runs = [subprocess.run([*call, "--collect-only"], cwd=ROOT, check=False) for call in calls]
+        return max(run.returncode for run in runs)
     from sassafras.cuda.environment import environment
 
     begin = time.perf_counter()
