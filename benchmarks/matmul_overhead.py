@@ -175,10 +175,10 @@ def main() -> int:
                 rows.append(found)
     rows.append(choices())
     over = [r["sassafras_over_torch_us"] for r in rows if "sassafras_over_torch_us" in r]
-    ours = [r["sassafras_over_torch_us"] for r in rows if r["case"].endswith(" ours")]
+    ours = [r["sassafras_over_torch_us"] for r in rows if r.get("served") == ["ours"]]
     summary = {
         "worst_over_torch_us": max(over),
-        "worst_over_torch_us_ours": max(ours),
+        "worst_over_torch_us_ours": max(ours, default=None),
         "choosing_us": next(r["median_us"] for r in rows if r["case"] == "choosing"),
         "launcher": room.status()["launcher"],
         "modelled": given.dry_run,
