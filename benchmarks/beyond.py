@@ -84,6 +84,12 @@ def subjects(only: Sequence[str], targets: Sequence[str] | None = None) -> list[
     return [*(s for s in found if not only or s.removeprefix("suite:") in only), *(targets or ())]
 
 
+def asked(of: argparse.Namespace | Row) -> Row:
+    """The budget of a search, by the options or as its row says."""
+    found = of if isinstance(of, dict) else {"seconds": of.seconds, "asked_evaluations": of.evaluations}
+    return {key: found[key] for key in ("seconds", "asked_evaluations") if found.get(key) is not None}
+
+
 def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
     """A row for each stage of ``suite:NAME`` or ``gemm:MxNxK``; an error of one stage is a row of its own."""
     import sassafras
@@ -96,7 +102,7 @@ def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
     workload = load(subject)
     case = workload.case()
     common: Row = {"kernel": subject.removeprefix("suite:"), "shape": case.name, "seed": options.seed}
-    common |= {"seconds": options.seconds}
+    common |= asked(options)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         choice: Path | None = None
@@ -151,7 +157,7 @@ def compiler_row(subject: str, options: argparse.Namespace) -> list[Row]:
 
     begin = time.perf_counter()
     name = label(subject)
-    row: Row = {"kernel": name, "stage": COMPILER, "seed": options.seed, "seconds": options.seconds}
+    row: Row = {"kernel": name, "stage": COMPILER, "seed": options.seed, **asked(options)}
     device = open_device(options.device, None)
     row |= {"modelled": device.modelled, "suite": subject.startswith("suite:")}
     try:
@@ -313,6 +319,8 @@ def finish(rows: Sequence[Row], out: Path) -> Path:
     places = {key: (not row.get("suite", True), key[0], order.index(key[1])) for key, row in last.items()}
     stand = [dict(last[key]) for key in sorted(last, key=places.__getitem__)]
     environment = one_gpu([r.pop("environment", None) for r in stand])
+    if len({json.dumps(asked(r)) for r in stand if asked(r)}) > 1:
+        raise SystemExit("error: rows of searches of several budgets make no result together")
     if any(r["stage"] == COMPILER for r in stand):
         return write("compiler-space", stand, summarise_compiler(stand), environment, out=out)
     name = "beyond-reordering-modelled" if any(r["modelled"] for r in stand) else "beyond-reordering"
@@ -345,7 +353,7 @@ def main() -> None:
     modelled = options.device == "model"
     name = ("compiler-space-modelled" if modelled else "compiler-space") if options.compiler else "beyond"
     journal = Lines(options.out / f"{name}.rows.jsonl", options.resume)
-    rows = journal.rows
+    rows = [r for r in journal.rows if asked(r) in ({}, asked(options))]
     have = {(r["kernel"], r["stage"]) for r in rows if "error" not in r}
     only = [name for name in options.only.split(",") if name]
     wanted = [
@@ -361,6 +369,7 @@ def main() -> None:
             lost = {"kernel": label(subject), "stage": stage, "suite": subject.startswith("suite:")}
             found = [{**lost, "modelled": modelled, "error": repr(found)}]
         journal.add(*found)
+        rows += found
     if rows and options.compiler and (modelled or any(r["modelled"] for r in rows)):
         print(json.dumps(summarise_compiler(rows), indent=1))
     elif rows:

@@ -82,7 +82,26 @@ def test_rows_of_two_gpus_make_no_result(tmp_path: Path) -> None:
     rows += [row("rotary", "swaps", 1.2, environment={"gpu": "NVIDIA H100"})]
     with pytest.raises(SystemExit, match="rows of NVIDIA H100 and of NVIDIA H200 make no result"):
         beyond.finish(rows, str(tmp_path))
+    rows = [row("softmax", "swaps", 1.1, seconds=7.0), row("rotary", "swaps", 1.2, seconds=60.0)]
+    with pytest.raises(SystemExit, match="several budgets"):
+        beyond.finish(rows, str(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_only_searches_of_the_same_budget_count_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal has one of a rehearsal, and one of the budget that is asked for."""
+    kept = [searched("layernorm", True, 1.0, 1.0, 1.5, modelled=True, seconds=60.0, asked_evaluations=5)]
+    kept += [searched("softmax", True, 1.0, 1.0, 1.25, modelled=True, seconds=60.0)]
+    path = tmp_path / "compiler-space-modelled.rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in kept))
+    call = ["beyond.py", "--compiler", "--device", "model", "--seconds", "60", "--limit-s", "0"]
+    monkeypatch.setattr(sys, "argv", [*call, "--only", "softmax,layernorm", "--out", str(tmp_path)])
+    said: list[str] = []
+    monkeypatch.setattr("builtins.print", lambda *words, **more: said.append(" ".join(map(str, words))))
+    beyond.main()
+    assert json.loads(said[-1])["suite"]["kernels"] == 1 and '"geomean_speedup": 1.25' in said[-1]
 
 
 def test_the_committed_results_are_what_the_script_says_of_their_rows() -> None:
