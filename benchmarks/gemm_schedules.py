@@ -135,14 +135,10 @@ def search(shapes: Sequence[Any], options: argparse.Namespace) -> tuple[bytes | 
             workload, device=device, space=space, budget=budget, seed=options.seed, store=False
         )
         ratio = result.modelled_ratio if result.modelled else result.speedup
-        found[space] = {
-            "speedup": ratio,
-            "interval": result.interval and [result.interval.low, result.interval.high],
-            "null": result.null,
-            "improved": result.improved,
-            "evaluations": result.evaluations,
-            "failed_after_validation": result.failed_after_validation,
-        }
+        interval = result.interval and [result.interval.low, result.interval.high]
+        found[space] = {"speedup": ratio, "interval": interval}
+        kept = ("null", "improved", "evaluations", "failed_after_validation")
+        found[space] |= {key: getattr(result, key) for key in kept}
         if result.improved and ratio and ratio > best_ratio:
             best, best_ratio = result.cubin, ratio
     return best, found
