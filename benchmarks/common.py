@@ -267,11 +267,17 @@ def python_path(*folders: Path) -> str:
 
 
 def one_gpu(environments: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
-    """The environment of a result's rows, {} of none. Raises SystemExit: they are of several GPUs."""
+    """The environment of a result's rows, with all their commits; {} of none.
+
+    Raises:
+        SystemExit: they are of several GPUs.
+    """
     found = sorted((each for each in environments if each), key=lambda each: not each.get("gpu"))
     if len(gpus := sorted({str(each["gpu"]) for each in found if each.get("gpu")})) > 1:
         raise SystemExit(f"error: rows of {' and of '.join(gpus)} make no result together")
-    return found[0] if found else {}
+    commits = dict.fromkeys(str(each["commit"]) for each in found if each.get("commit"))
+    more = {"commit": "; ".join(commits)} if len(commits) > 1 else {}
+    return {**found[0], **more} if found else {}
 
 
 def validator_digest() -> str:
