@@ -358,6 +358,8 @@ def main() -> int:
     last = {r["shape"]: {**r, "gpu": header["gpu"]} for r in lines[1:] if "shape" in r}
     rows = forward_rows(records := list(last.values()))
     summary = forward_summary(rows, records) | {"modelled": given.dry_run, "conditions": header}
+    have = {shape.rpartition(" #")[0] for shape in last}
+    summary["not_reached"] = [row.name for row in wanted(given) if row.name not in have]
     path = write(given.name, rows, summary, environment(), out=given.out)
     print(*(f"{key}: {value}" for key, value in summary.items()), path.name, sep="\n", flush=True)
     return 1 if summary["wrong"] or summary["failed"] or not rows else 0
