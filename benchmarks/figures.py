@@ -156,13 +156,21 @@ def environment(data: Row) -> str:
     return f"{gpu}, {of.get('date') or data['date']}"
 
 
+def stated(fact: str, data: Row) -> str:
+    """A sentence with its figures; none where one was not measured (None)."""
+    try:
+        return fact.format_map(data)
+    except TypeError:
+        return ""
+
+
 def section(table: Row, shared: Row) -> str:
     """A table of the page: title, file and environment, facts, rows. `shared`: columns by name."""
     data = result(table["file"])
     source = f"`benchmarks/results/{table['file']}.json`: {environment(data)}."
     lines = [f"## {table['title']}", "", source, ""]
     if facts := table.get("facts"):
-        lines += [" ".join(fact.format_map(data) for fact in facts), ""]
+        lines += [" ".join(filter(None, (stated(fact, data) for fact in facts))), ""]
     columns = table.get("columns", [])
     if columns := shared[columns] if isinstance(columns, str) else columns:
         lines += ["| " + " | ".join(head for head, _ in columns) + " |", "|---" * len(columns) + "|"]
