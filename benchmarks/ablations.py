@@ -64,8 +64,8 @@ def change(rows: list[Row], name: str, draws: int = 2000) -> Row:
     if not pairs:
         return found | dict.fromkeys(("change", "low", "high"))
     drawn = np.random.default_rng(0).choice(pairs, (draws, len(pairs))).mean(axis=1)
-    low, high = np.expm1(np.quantile(drawn, [0.025, 0.975]))
-    return found | {"change": float(np.expm1(np.mean(pairs))), "low": float(low), "high": float(high)}
+    low, high = np.expm1(np.quantile(drawn, [0.025, 0.975])).tolist() if len(pairs) > 1 else (None, None)
+    return found | {"change": float(np.expm1(np.mean(pairs))), "low": low, "high": high}
 
 
 def summarise(rows: list[Row]) -> Row:
@@ -126,6 +126,7 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     common = {key: getattr(given, key) for key in ("folder", "device", "evaluations", "looks")}
     settings = Settings(**common, deadline=time.time() + given.seconds, shared=True)
+    strategies.finished(given.folder, settings.asked)
     items = [(k, s, names, settings) for s in range(given.seeds) for k in given.kernels.split(",")]
     gpus = given.gpus or (gpu_count() if given.device == "cuda" else 1) or 1
     for index, result in per_gpu(play, items, gpus, each=given.each):

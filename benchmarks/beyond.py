@@ -30,7 +30,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import Lines, command_line, ends, geomean, per_gpu, read_lines, read_result, searched, write
+from common import (
+    Lines,
+    command_line,
+    ends,
+    geomean,
+    one_gpu,
+    per_gpu,
+    read_lines,
+    read_result,
+    searched,
+    write,
+)
 
 Row = dict[str, Any]
 SPACES = ("swaps", "control", "renaming", "blocks")
@@ -73,11 +84,17 @@ def subjects(only: Sequence[str], targets: Sequence[str] | None = None) -> list[
     return [*(s for s in found if not only or s.removeprefix("suite:") in only), *(targets or ())]
 
 
+def asked(of: argparse.Namespace | Row) -> Row:
+    """The budget of a search, by the options or as its row says."""
+    found = of if isinstance(of, dict) else {"seconds": of.seconds, "asked_evaluations": of.evaluations}
+    return {key: found[key] for key in ("seconds", "asked_evaluations") if found.get(key) is not None}
+
+
 def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
     """A row for each stage of ``suite:NAME`` or ``gemm:MxNxK``; an error of one stage is a row of its own."""
     import sassafras
     from sassafras.api import ptxas_options
-    from sassafras.core import SassafrasError
+    from sassafras.core import DeviceError, SassafrasError
     from sassafras.frontend import ptx
     from sassafras.jobs.opening import DEFAULT_ARCH, open_device
     from sassafras.targets import load
@@ -85,7 +102,7 @@ def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
     workload = load(subject)
     case = workload.case()
     common: Row = {"kernel": subject.removeprefix("suite:"), "shape": case.name, "seed": options.seed}
-    common |= {"seconds": options.seconds}
+    common |= asked(options)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         choice: Path | None = None
@@ -117,7 +134,8 @@ def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
                     )
                     row |= searched(result)
             except SassafrasError as error:
-                row["error" if stage in ("knobs", "identity", "swaps") else "unavailable"] = str(error)
+                lost = stage in ("knobs", "identity", "swaps") or isinstance(error, DeviceError)
+                row["error" if lost else "unavailable"] = str(error)
             finally:
                 device.close()
             rows.append(row)
@@ -139,7 +157,7 @@ def compiler_row(subject: str, options: argparse.Namespace) -> list[Row]:
 
     begin = time.perf_counter()
     name = label(subject)
-    row: Row = {"kernel": name, "stage": COMPILER, "seed": options.seed, "seconds": options.seconds}
+    row: Row = {"kernel": name, "stage": COMPILER, "seed": options.seed, **asked(options)}
     device = open_device(options.device, None)
     row |= {"modelled": device.modelled, "suite": subject.startswith("suite:")}
     try:
@@ -210,6 +228,7 @@ def summarise_compiler(rows: Sequence[Row]) -> Row:
             }
     out["evaluations"] = sum(r.get("evaluations") or 0 for r in rows)
     wrong = ("wrong_result", "crashed", "timed_out", "cheated")
+    out["wrong_or_crashed"] = sum(r.get("verdicts", {}).get(verdict, 0) for r in rows for verdict in wrong)
     # of settings and rewrites; such candidates are refused, and no schedule of theirs is searched
     out["refused_by_results"] = sum(
         part["verdicts"].get(verdict, 0)
@@ -277,7 +296,7 @@ def summarise(rows: Sequence[Row]) -> Row:
                 }
     out["evaluations"] = sum(r.get("evaluations") or 0 for r in rows)
     out["wrong_or_crashed_after_validation"] = sum(r.get("failed_after_validation") or 0 for r in rows)
-    out["failed_rows"] = [f"{r['kernel']}/{r['stage']}" for r in rows if "error" in r]
+    out["failed_rows"] = [f"{r['kernel']}/{r['stage']}" for r in rows if {"error", "unavailable"} & set(r)]
     return out
 
 
@@ -299,12 +318,12 @@ def finish(rows: Sequence[Row], out: Path) -> Path:
     order = (*STAGES, COMPILER)
     places = {key: (not row.get("suite", True), key[0], order.index(key[1])) for key, row in last.items()}
     stand = [dict(last[key]) for key in sorted(last, key=places.__getitem__)]
-    environments = [r.pop("environment", None) for r in stand]
+    environment = one_gpu([r.pop("environment", None) for r in stand])
+    if len({json.dumps(asked(r)) for r in stand if asked(r)}) > 1:
+        raise SystemExit("error: rows of searches of several budgets make no result together")
     if any(r["stage"] == COMPILER for r in stand):
-        environment = next((e for e in environments if e), {})
         return write("compiler-space", stand, summarise_compiler(stand), environment, out=out)
     name = "beyond-reordering-modelled" if any(r["modelled"] for r in stand) else "beyond-reordering"
-    environment = next((e for e in environments if e), {})
     return write(name, stand, summarise(stand), environment, out=out)
 
 
@@ -334,7 +353,7 @@ def main() -> None:
     modelled = options.device == "model"
     name = ("compiler-space-modelled" if modelled else "compiler-space") if options.compiler else "beyond"
     journal = Lines(options.out / f"{name}.rows.jsonl", options.resume)
-    rows = journal.rows
+    rows = [r for r in journal.rows if asked(r) in ({}, asked(options))]
     have = {(r["kernel"], r["stage"]) for r in rows if "error" not in r}
     only = [name for name in options.only.split(",") if name]
     wanted = [
@@ -346,16 +365,11 @@ def main() -> None:
     until = time.monotonic() + options.limit_s
     for index, found in per_gpu(work, wanted, options.gpus, until=until):
         if isinstance(found, Exception):
-            found = [
-                {
-                    "kernel": label(wanted[index][0]),
-                    "stage": COMPILER if options.compiler else STAGES[0],
-                    "suite": wanted[index][0].startswith("suite:"),
-                    "modelled": modelled,
-                    "error": repr(found),
-                }
-            ]
+            subject, stage = wanted[index][0], COMPILER if options.compiler else STAGES[0]
+            lost = {"kernel": label(subject), "stage": stage, "suite": subject.startswith("suite:")}
+            found = [{**lost, "modelled": modelled, "error": repr(found)}]
         journal.add(*found)
+        rows += found
     if rows and options.compiler and (modelled or any(r["modelled"] for r in rows)):
         print(json.dumps(summarise_compiler(rows), indent=1))
     elif rows:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, Lines, command_line, python_path, read_result, write
+from common import ROOT, Lines, command_line, one_gpu, python_path, read_result, write
 
 Row = dict[str, Any]
 #: budgets above this may take a third more, those below 10 s more
@@ -95,7 +95,8 @@ def main() -> None:
     names = [name for name in options.only.split(",") if name]
     if unknown := set(names) - set(suite.names()):
         raise SystemExit(f"error: no kernel of the suite: {', '.join(sorted(unknown))}")
-    others = read_result(options.others, of="budget")["rows"] if options.others else []
+    other = read_result(options.others, "environment", of="budget") if options.others else {}
+    others = other.get("rows", [])
     journal = Lines(options.out / "budget.rows.jsonl")
     with tempfile.TemporaryDirectory() as folder:
         first_use, found = command("suite:kv_append", "5e", options.device, folder)
@@ -110,7 +111,7 @@ def main() -> None:
         journal.add({"row": row, "environment": environment})
     rows = {tuple(row[key] for key in KEY): row for row in (*others, *(line["row"] for line in journal.rows))}
     summary = {**summarise(list(rows.values())), "first_use_s": round(first_use, 2)}
-    environment = next((line["environment"] for line in journal.rows[::-1] if line["environment"]), {})
+    environment = one_gpu([*(line["environment"] for line in journal.rows[::-1]), other.get("environment")])
     environment["command"] = " ".join(["budget.py", *sys.argv[1:]])  # not that of the last row
     print(write("budget", list(rows.values()), summary, environment, out=options.out))
 

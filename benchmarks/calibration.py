@@ -90,12 +90,8 @@ def row_of(stage: Any, choosers: dict[str, Selector], shape: Shape, layout: str,
     problem.close()
     us = dict(zip(keys, np.median(table, axis=0).tolist(), strict=True))
     null = bootstrap_median(table[:, 0] / table[:, -1])
-    row: dict[str, Any] = {
-        "shape": str(shape),
-        "layout": layout,
-        "band": shape.band,
-        "torch": us["torch", None],
-    }
+    row: dict[str, Any] = {"shape": str(shape), "layout": layout, "band": shape.band}
+    row |= {"torch": us["torch", None]}
     row |= {"null": us["torch", None] / us["control"], "null_low": null.low, "null_high": null.high}
     for name, choice in choices.items():
         row |= {name: us[member(choice)], f"{name}_member": choice.member}
@@ -193,14 +189,8 @@ def main() -> None:
     path = write(name, rows, summary, environment(), seed=args.seed, out=args.out)
     for part in parts:
         if part in summary:
-            keys = (
-                "products",
-                "start_over_torch",
-                "calibrated_over_torch",
-                "sweep_over_torch",
-                "start_of_sweep",
-            )
-            keys += ("calibrated_of_sweep", "gap_closed", "null")
+            keys = ["products", "start_over_torch", "calibrated_over_torch", "sweep_over_torch"]
+            keys += ["start_of_sweep", "calibrated_of_sweep", "gap_closed", "null"]
             print(part, {key: round(summary[part][key], 4) for key in keys if summary[part].get(key)})
     print("wrote", path, f"({len(failed)} failed, {pending} pending)")
 

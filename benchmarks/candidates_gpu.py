@@ -276,9 +276,7 @@ def main() -> int:
     """See the module; 0 when all candidates ran and none is wrong, 1 if one is, 2 if some are missing."""
     parser = command_line(__doc__, out=".")
     parser.add_argument("--count", type=int, default=10_000, help="candidates of each space")
-    parser.add_argument(
-        "--fresh", type=int, default=900, help="of them again in processes of their own, about"
-    )
+    parser.add_argument("--fresh", type=int, default=900, help="about so many again, each in its own process")
     parser.add_argument("--seconds", type=float, default=420.0, help="for the candidates; stop then")
     parser.add_argument("--fresh-seconds", type=float, default=100.0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 2)
@@ -362,13 +360,8 @@ def _write(
         if what != "right" and path not in suspects
     ]
     counterexamples = [
-        {
-            "kernel": kernel,
-            "space": space,
-            "outcome": how,
-            "again_fresh": again.get(path),
-            "cubin": base64.b64encode(zlib.compress(Path(path).read_bytes())).decode(),
-        }
+        {"kernel": kernel, "space": space, "outcome": how, "again_fresh": again.get(path)}
+        | {"cubin": base64.b64encode(zlib.compress(Path(path).read_bytes())).decode()}
         for kernel, space, path, how in [*run.bad, *fresh_wrong][:40]
         if Path(path).exists()
     ]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, command_line, gpu_count, write
+from common import ROOT, command_line, gpu_count, one_gpu, write
 from gallery import Exhibit, device, host, machine, source
 
 Row = dict[str, Any]
@@ -60,15 +60,8 @@ class Judge:
 
         scan = exhibit.how == "python_scan"
         if scan not in self._hosts:
-            limits = Confinement(
-                wall_s=600.0,
-                cpu_s=1200,
-                memory_bytes=None,
-                resident_bytes=3 << 30,
-                processes=4,
-                threads=64,
-                disk_bytes=64 << 20,
-            )
+            most = {"wall_s": 600.0, "cpu_s": 1200, "memory_bytes": None, "resident_bytes": 3 << 30}
+            limits = Confinement(**most, processes=4, threads=64, disk_bytes=64 << 20)
             self._hosts[scan] = host.judge(scan=scan, confinement=limits)
         outcome = self._hosts[scan].evaluate(HostSource(exhibit.make()))
         return gained(exhibit, outcome) or (str(outcome.verdict), outcome.detail[:160])
@@ -91,19 +84,9 @@ def row(exhibit: Exhibit, verdict: str, detail: str, seconds: float, where: str)
     """A result row; printed as it comes."""
     ok = verdict in exhibit.expected
     print(f"{'ok  ' if ok else 'FAIL'} {exhibit.name}: {verdict} {detail}", flush=True)
-    return {
-        "name": exhibit.name,
-        "kind": exhibit.kind,
-        "expected": "/".join(exhibit.expected),
-        "verdict": verdict,
-        "ok": ok,
-        "title": exhibit.title,
-        "by": exhibit.by,
-        "how": exhibit.how,
-        "where": where,
-        "detail": detail,
-        "seconds": round(seconds, 2),
-    }
+    found: Row = {"name": exhibit.name, "kind": exhibit.kind, "expected": "/".join(exhibit.expected)}
+    found |= {"verdict": verdict, "ok": ok, "title": exhibit.title, "by": exhibit.by, "how": exhibit.how}
+    return found | {"where": where, "detail": detail, "seconds": round(seconds, 2)}
 
 
 def judged(exhibits: Iterable[Exhibit], judge: Callable[[Exhibit], tuple[str, str]], where: str) -> list[Row]:
@@ -211,14 +194,17 @@ def said(outcome: Any) -> tuple[str, str]:
 
 
 def summarise(rows: list[Row]) -> Row:
-    """The counts that docs quote."""
-    cheats = [r for r in rows if r["kind"] == "cheat"]
-    honest = [r for r in rows if r["kind"] == "honest"]
+    """The counts that docs quote. What both parts judge is one candidate, judged rightly if each does so."""
+    ok: dict[tuple[str, str], bool] = {}
+    for r in rows:
+        ok[r["kind"], r["name"]] = ok.get((r["kind"], r["name"]), True) and r["ok"]
+    cheats = [right for (kind, _), right in ok.items() if kind == "cheat"]
+    honest = [right for (kind, _), right in ok.items() if kind == "honest"]
     return {
         "cheats": len(cheats),
-        "cheats_caught": sum(r["ok"] for r in cheats),
+        "cheats_caught": sum(cheats),
         "honest": len(honest),
-        "honest_flagged": sum(not r["ok"] for r in honest),
+        "honest_flagged": len(honest) - sum(honest),
         "where": sorted({r["where"] for r in rows}),
         "missed": [r["name"] for r in rows if not r["ok"]],
     }
@@ -322,6 +308,12 @@ def main(arguments: list[str] | None = None) -> int:
     found = environment()
     rows = (on_cpu if options.step == "cpu" else on_gpu)(options)
     everything = merged(path, rows, options.step, options.only)
+    if path.exists():  # rows that ran keep the GPU that they ran on
+        old = json.loads(path.read_text())["environment"]
+        if options.step == "cpu" and old.get("gpu"):
+            found = old
+        elif options.only and "gpu" in {r["where"] for r in everything}:
+            found = one_gpu([found, old if old.get("gpu") else None])
     summary = summarise(everything)
     command = "; ".join(f"python benchmarks/cheats.py {where}" for where in summary["where"])
     write("cheats", everything, summary, {**found, "command": command}, out=options.out, command=command)

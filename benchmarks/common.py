@@ -266,6 +266,20 @@ def python_path(*folders: Path) -> str:
     return os.pathsep.join(filter(None, map(str, (ROOT / "src", *folders, os.environ.get("PYTHONPATH", "")))))
 
 
+def one_gpu(environments: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
+    """The environment of a result's rows, with all their commits; {} of none.
+
+    Raises:
+        SystemExit: they are of several GPUs.
+    """
+    found = sorted((each for each in environments if each), key=lambda each: not each.get("gpu"))
+    if len(gpus := sorted({str(each["gpu"]) for each in found if each.get("gpu")})) > 1:
+        raise SystemExit(f"error: rows of {' and of '.join(gpus)} make no result together")
+    commits = dict.fromkeys(str(each["commit"]) for each in found if each.get("commit"))
+    more = {"commit": "; ".join(commits)} if len(commits) > 1 else {}
+    return {**found[0], **more} if found else {}
+
+
 def validator_digest() -> str:
     """SHA-256 of the code and the tables that judge: answers of another validator are not taken over."""
     return code_digest("core", "sass", "validate")

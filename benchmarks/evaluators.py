@@ -158,18 +158,20 @@ def judged(options: argparse.Namespace, given: Sequence[Case], done: set[tuple[s
 
 def _row(evaluator: str, case: Case, said: Said, seconds: float) -> Row:
     failed = said.text.startswith(FAILED)
-    return {
-        "evaluator": evaluator,
-        "case": case.name,
-        "origin": case.origin,
-        "kind": case.kind,
+    found: Row = {"evaluator": evaluator, "case": case.name, "origin": case.origin, "kind": case.kind}
+    found |= {
         "title": case.title,
         "accepted": said.accepted,
         "speedup": said.speedup and round(said.speedup, 3),
-        "said": without_folders(said.text),
-        "ok": None if failed else is_right(case.kind, said),
-        "seconds": round(seconds, 1),
     }
+    found |= {"commit": commit()} if evaluator == OURS else {}
+    found |= {"said": without_folders(said.text), "ok": None if failed else is_right(case.kind, said)}
+    return found | {"seconds": round(seconds, 1)}
+
+
+def _commits(rows: Sequence[Row]) -> str | None:
+    """Of our evaluator, as the rows say; rows of a journal before they did are of this tree's."""
+    return " and ".join(dict.fromkeys(str(row.get("commit", commit())) for row in rows)) or None
 
 
 def version(folder: Path) -> str | None:
@@ -192,7 +194,7 @@ def summarise(rows: Sequence[Row], folder: Path, cases_in_all: int) -> Row:
         checkout = name.removesuffix("-static")
         found["evaluators"][name] = {
             "source": SOURCES.get(checkout),
-            "commit": version(folder / checkout) if checkout in SOURCES else commit(),
+            "commit": version(folder / checkout) if checkout in SOURCES else _commits(own),
             "cheats": len(cheats),
             "caught": sum(row["ok"] for row in cheats),
             "published_cheats": len(theirs),

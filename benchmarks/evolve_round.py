@@ -125,7 +125,7 @@ def summary(args: argparse.Namespace) -> None:
 
     rows: list[dict[str, Any]] = []
     totals = {kind: ProposalTally() for kind in ("model", "mutation")}
-    confirmed: dict[str, float] = {}
+    again: dict[str, dict[str, Any]] = {}
     references: list[dict[str, Any]] = []
     replayed = 0
     for folder in sorted(p.parent for p in args.root.glob("*/settings.json")):
@@ -163,9 +163,11 @@ def summary(args: argparse.Namespace) -> None:
                     {**facts, "verdict": "confirmed", **{k: v for k, v in event.items() if k != "kind"}}
                 )
                 whole = all(shown[part] for part in ABLATIONS.values())
-                if kind == "model" and whole and event["improved"]:
-                    confirmed[facts["target"]] = event["over_best"]
+                if kind == "model" and whole:
+                    again[facts["target"]] = event
     model, control = totals["model"], totals["mutation"]
+    over_best = {target: event["over_best"] for target, event in again.items() if event["over_best"]}
+    confirmed = [ratio for target, ratio in over_best.items() if again[target]["improved"]]
     found = {
         "targets": len({row["target"] for row in rows}),
         "proposals": model.proposed,
@@ -173,8 +175,10 @@ def summary(args: argparse.Namespace) -> None:
         "right": model.correct,
         "faster": model.faster,
         "mutation": vars(control),
+        "remeasured": len(again),
         "confirmed": len(confirmed),
-        "geomean_confirmed": geomean(confirmed.values()),
+        "geomean_confirmed": geomean(confirmed),
+        "geomean_remeasured": geomean(over_best.values()),
         "replayed": replayed,
         "families_shipped": args.shipped,
     }

@@ -119,17 +119,17 @@ def selectors(data: Row) -> list[Row]:
 
 
 def forwards(data: Row) -> list[Row]:
-    """A row a number of tokens: each model's speed over torch.compile in FP16 and BF16."""
-    found: dict[int, dict[str, list[str]]] = {}
+    """A row a number of tokens: each model's speed over torch.compile in FP16 and BF16; - is missing."""
+    found: dict[int, dict[str, dict[str, str]]] = {}
     for row in data["rows"]:
         if row["contestant"] == "sassafras_compile" and not row["vocabulary"]:
-            name = re.sub(r"\W", "_", row["model"])
-            found.setdefault(row["tokens"], {}).setdefault(name, []).append(f"{row['over_compile']:.3f}")
-    missing = {model: "not measured" for of in found.values() for model in of}
-    return [
-        {"tokens": tokens, **missing, **{model: ", ".join(ratios) for model, ratios in found[tokens].items()}}
-        for tokens in sorted(found)
-    ]
+            of = found.setdefault(row["tokens"], {}).setdefault(re.sub(r"\W", "_", row["model"]), {})
+            of[row["dtype"]] = f"{row['over_compile']:.3f}" if "over_compile" in row else "wrong"
+    rows: list[Row] = [{"tokens": tokens} for tokens in sorted(found)]
+    for row, model in ((row, model) for row in rows for of in found.values() for model in of):
+        cell = found[row["tokens"]].get(model, {})
+        row[model] = ", ".join(cell.get(dtype, "-") for dtype in ("fp16", "bf16")) if cell else "not measured"
+    return rows
 
 
 #: how a table's rows are made of its result file
@@ -156,13 +156,21 @@ def environment(data: Row) -> str:
     return f"{gpu}, {of.get('date') or data['date']}"
 
 
+def stated(fact: str, data: Row) -> str:
+    """A sentence with its figures; none where one was not measured (None)."""
+    try:
+        return fact.format_map(data)
+    except TypeError:
+        return ""
+
+
 def section(table: Row, shared: Row) -> str:
     """A table of the page: title, file and environment, facts, rows. `shared`: columns by name."""
     data = result(table["file"])
     source = f"`benchmarks/results/{table['file']}.json`: {environment(data)}."
     lines = [f"## {table['title']}", "", source, ""]
     if facts := table.get("facts"):
-        lines += [" ".join(fact.format_map(data) for fact in facts), ""]
+        lines += [" ".join(filter(None, (stated(fact, data) for fact in facts))), ""]
     columns = table.get("columns", [])
     if columns := shared[columns] if isinstance(columns, str) else columns:
         lines += ["| " + " | ".join(head for head, _ in columns) + " |", "|---" * len(columns) + "|"]

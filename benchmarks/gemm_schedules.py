@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import Lines, command_line, ends, geomean, per_gpu, read_lines, write
+from common import Lines, command_line, ends, geomean, one_gpu, per_gpu, read_lines, write
 
 Row = dict[str, Any]
 NAME = "gemm-schedules"
@@ -135,14 +135,10 @@ def search(shapes: Sequence[Any], options: argparse.Namespace) -> tuple[bytes | 
             workload, device=device, space=space, budget=budget, seed=options.seed, store=False
         )
         ratio = result.modelled_ratio if result.modelled else result.speedup
-        found[space] = {
-            "speedup": ratio,
-            "interval": result.interval and [result.interval.low, result.interval.high],
-            "null": result.null,
-            "improved": result.improved,
-            "evaluations": result.evaluations,
-            "failed_after_validation": result.failed_after_validation,
-        }
+        interval = result.interval and [result.interval.low, result.interval.high]
+        found[space] = {"speedup": ratio, "interval": interval}
+        kept = ("null", "improved", "evaluations", "failed_after_validation")
+        found[space] |= {key: getattr(result, key) for key in kept}
         if result.improved and ratio and ratio > best_ratio:
             best, best_ratio = result.cubin, ratio
     return best, found
@@ -233,7 +229,7 @@ def finish(rows: Sequence[Row], out: Path, data: Path) -> None:
     failed = {row["entry"]: row for row in rows if "error" in row and row["entry"] not in good}
     stand = [{**row, "ships": ships(row)} for row in (*last.values(), *failed.values())]
     stand.sort(key=lambda row: -row.get("speedup", 0.0))
-    environment = next((row["environment"] for row in stand if row.get("environment")), {})
+    environment = one_gpu(row.get("environment") for row in stand)
     shown = [{k: v for k, v in row.items() if k not in ("moves", "records", "environment")} for row in stand]
     gone = [row for row in stand if row["ships"]]
     summary = {
@@ -242,6 +238,8 @@ def finish(rows: Sequence[Row], out: Path, data: Path) -> None:
         "shipped": len(gone),
         "geomean_speedup": geomean(row["speedup"] for row in gone),
         "geomean_null": geomean(row["null"] for row in gone),
+        # what ships is chosen by these very measurements: of all winners, too
+        "geomean_judged": geomean(row["speedup"] for row in stand if row.get("held_out")),
         "held_out_shapes": sum(len(row["held_out"]) for row in gone),
         "failed_after_validation": sum(
             found["failed_after_validation"] for row in stand for found in row.get("searches", {}).values()

@@ -35,6 +35,8 @@ _KINDS = {"together": "gpu and not alone", "alone": "gpu and alone", "several": 
 _COUNTED = ("passed", "failed", "skipped")
 #: in a status's place: pytest was ended by --limit-s
 _CUT = 124
+#: options of pytest under which all tests run
+_HARMLESS = ("--tb", "--show-capture", "-p", "no:cacheprovider", "-q", "-v", "--durations", "--color")
 
 
 def files(only: Sequence[str] = ()) -> list[str]:
@@ -49,20 +51,8 @@ def files(only: Sequence[str] = ()) -> list[str]:
 
 def command(kind: str, names: Sequence[str], workers: int, report: Path, more: Sequence[str]) -> list[str]:
     """The pytest call of one kind of tests."""
-    words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        *names,
-        "-m",
-        _KINDS[kind],
-        "-q",
-        "--durations=20",
-        "--continue-on-collection-errors",
-        "-o",
-        "junit_family=xunit1",
-        f"--junitxml={report}",
-    ]
+    words = [sys.executable, "-m", "pytest", *names, "-m", _KINDS[kind], "-q", "--durations=20"]
+    words += ["--continue-on-collection-errors", "-o", "junit_family=xunit1", f"--junitxml={report}"]
     if kind == "together" and workers > 1:
         words += ["-n", str(workers)]
     return [*words, *more]
@@ -77,13 +67,9 @@ def counted(report: Path) -> Iterator[dict[str, Any]]:
         outcome = "passed" if said is None else "skipped" if said.tag == "skipped" else "failed"
         # a module that cannot be imported has no file of its own in the report
         name = case.get("file") or f"{case.get('classname') or case.get('name')}".replace(".", "/") + ".py"
-        yield {
-            "file": name,
-            "test": case.get("name"),
-            "outcome": outcome,
-            "seconds": float(case.get("time") or 0),
-            "why": "" if said is None else str(said.get("message") or "").split("\n")[0][:300],
-        }
+        why = "" if said is None else str(said.get("message") or "").split("\n")[0][:300]
+        found = {"file": name, "test": case.get("name"), "outcome": outcome}
+        yield {**found, "seconds": float(case.get("time") or 0), "why": why}
 
 
 def rows(tests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -204,14 +190,9 @@ def main() -> int:
     gpus = gpu_names()
     kinds = [options.kind] if options.kind else [k for k in _KINDS if k != "several" or len(gpus) > 1]
     if options.collect:
-        return max(
-            subprocess.run(
-                [*command(kind, names, 1, Path(os.devnull), options.more), "--collect-only"],
-                cwd=ROOT,
-                check=False,
-            ).returncode
-            for kind in kinds
-        )
+        calls = [command(kind, names, 1, Path(os.devnull), options.more) for kind in kinds]
+        runs = [subprocess.run([*call, "--collect-only"], cwd=ROOT, check=False) for call in calls]
+        return max(run.returncode for run in runs)
     from sassafras.cuda.environment import environment
 
     begin = time.perf_counter()
@@ -223,7 +204,8 @@ def main() -> int:
         options.resume.mkdir(parents=True, exist_ok=True)
     with nullcontext(options.resume) if options.resume else tempfile.TemporaryDirectory() as folder:
         place = {**os.environ, "SASSAFRAS_GPU_RESULTS": str(folder), "PYTHONPATH": python_path()}
-        progress = Progress(Path(folder), {"commit": where["commit"], "gpus": gpus, "names": names})
+        of = {"commit": where["commit"], "gpu": where["gpu"], "gpus": gpus, "names": names}
+        progress = Progress(Path(folder), of)
         last = read_result(RESULTS / "gpu-tests.json")["rows"]
         apart = len(gpus) > 1 or options.resume is not None
         numbered = list(enumerate(jobs(kinds, names, apart, last)))
@@ -270,7 +252,7 @@ def main() -> int:
     green = summary["failed"] == 0 and summary["passed"] > 0 and not any(codes.values())
     summary |= {"green": green, "seconds": progress.whole_s, "exit_codes": codes}
     cut = _CUT in codes.values()
-    whole = not (only or options.kind or cut or {"-k", "--deselect"} & set(options.more))
+    whole = not (only or options.kind or cut) and all(word.startswith(_HARMLESS) for word in options.more)
     path = write("gpu-tests" if whole else "gpu-tests-part", found, summary, where, out=options.out)
     print(json.dumps({key: value for key, value in summary.items() if key not in ("opinfo", "sums")}))
     print(f"{path}: {'green' if green else 'not green'}")

@@ -81,13 +81,8 @@ def model(name: str, kind: Any, layers: int, context: int) -> dict[str, Any]:
             del graphs, part
             gc.collect()
             torch.cuda.empty_cache()
-    return {
-        "unequal": unequal,
-        "us": us,
-        "layers": layers,
-        "context": context,
-        "logits": alone["torch"].numel(),
-    }
+    found = {"unequal": unequal, "us": us, "layers": layers, "context": context}
+    return found | {"logits": alone["torch"].numel()}
 
 
 def _first(whole: Any, batch: int) -> Any:

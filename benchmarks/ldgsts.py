@@ -20,7 +20,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from common import command_line, write
+from common import command_line, without_gpu, write
 
 from sassafras.core import Candidate, SassafrasError
 from sassafras.sass import Emitter, Instruction, Program
@@ -176,7 +176,7 @@ def main() -> None:
                 print(
                     *(row[key] for key in ("arch", "kernel", "shape", "reuse", "off", "padding")), flush=True
                 )
-    print(write("ldgsts-moves", found, summarise(found), {"gpu": None}, out=given.out))
+    print(write("ldgsts-moves", found, summarise(found), without_gpu("triton"), out=given.out))
 
 
 if __name__ == "__main__":

@@ -158,6 +158,11 @@ def rms(result: Any, exact: Any) -> float:
     return float(error / exact.square().mean().sqrt())
 
 
+def wrong_of(errors: dict[str, float], bar: float) -> list[str]:
+    """Contestants whose error is above the bar, or no number: they have no speed-up."""
+    return [name for name, error in errors.items() if not error <= bar]
+
+
 def candidates(case: Case, x: Any, w: Any, bias: Any, room: Any, most: int) -> list[Any]:
     """Our configurations to screen: what would be chosen, then the estimate's favourites, in modes."""
     from sassafras.gemm.configs import epilogue
@@ -207,10 +212,10 @@ def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[
         for config in candidates(case, x, w, bias, room, given.candidates):
             call = room._engine.bind(config, x, w, None, bias, case.activation)
             error = rms(call(), exact)
-            if error > bar:
-                found["wrong"].append(config.name)
-            else:
+            if error <= bar:  # which no NaN is
                 bound.append((config, call))
+            else:
+                found["wrong"].append(config.name)
         if bound:
             screened = clock.times([clock.graph([call]) for _, call in bound], 4)
             best = bound[int(np.argmin(np.median(screened, axis=0)))]
@@ -225,13 +230,14 @@ def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[
     for at, name in enumerate(names):
         found[name] = round(float(np.median(table[:, at])), 3)
     torchs = table[:, names.index("torch")]
+    wrong = wrong_of(errors, bar)
     for name, column in (("ours", "speedup"), ("sassafras", "sassafras_speedup"), ("torch_again", "null")):
-        if name in names:
+        if name in names and name not in wrong:
             ratios = torchs / table[:, names.index(name)]
             interval = bootstrap_median(ratios)
             found[column] = round(float(np.median(ratios)), 4)
             found[f"{column}_low"], found[f"{column}_high"] = round(interval.low, 4), round(interval.high, 4)
-    found["wrong"] += [n for n, error in errors.items() if error > bar]
+    found["wrong"] += wrong
     found["rms_ratio"] = round(errors.get("ours", errors["sassafras"]) / max(errors["torch"], 1e-12), 4)
     if room._engine is not None and room._engine.served:
         served = list(room._engine.served.values())[-1]
@@ -305,7 +311,7 @@ def summarise(rows: Sequence[dict[str, Any]], asked: int) -> dict[str, Any]:
         return [row[column] for row in rows if column in row]
 
     return {
-        "rows": len(rows),
+        "rows": len(of("sassafras_speedup")),
         "asked": asked,
         "geomean_vs_torch": mean("speedup"),
         "worst_vs_torch": min(of("speedup"), default=None),

@@ -12,7 +12,8 @@ launches back to back, an elementwise kernel on C behind each (its time included
 event). A kernel that a graph cannot hold as it is written (it waits for the GPU, say) is called in a loop of
 the host, and so are all contestants of its row; a second figure is of graphs, with its waits taken out.
 The control is ours, a second time. Ahead: the interval of the ratio lies above the control's. A result is
-wrong above 100 times torch's RMS error; it counts nowhere. The same command goes on behind peers.jsonl.
+wrong above 100 times torch's RMS error, ours above 1.1 times: the row counts nowhere. The same command goes
+on behind peers.jsonl.
 """
 
 from __future__ import annotations
@@ -209,9 +210,10 @@ def standing(ratio: Sequence[float], control: Sequence[float]) -> str:
 def summarised(rows: Sequence[Record], missing: dict[str, str]) -> Record:
     """Geometric means by way and band, who is ahead, and what did not become a row."""
 
-    def those(way: str, graphs: str, rows: Sequence[Record] = rows) -> list[tuple[Record, Record]]:
+    def those(way: str, graphs: str, of: Sequence[Record] | None = None) -> list[tuple[Record, Record]]:
         """Rows, and of each the column: with graphs, the one of those that have any."""
-        named = [(row, f"graphs_{way}" if graphs and row["calls"] == "loops" else way) for row in rows]
+        of = rows if of is None else of
+        named = [(row, f"graphs_{way}" if graphs and row["calls"] == "loops" else way) for row in of]
         return [(row, row[column]) for row, column in named if column in row]
 
     def means(rows: Sequence[Record]) -> Record:
@@ -232,6 +234,8 @@ def summarised(rows: Sequence[Record], missing: dict[str, str]) -> Record:
         return {shape: ratio for ratio, shape in held if ratio[0] < NAMED}
 
     wrong = {shape: words for shape, words in missing.items() if words.startswith("wrong")}
+    ours_wrong = [row["shape"] for row in rows if row.get("ours_wrong")]
+    rows = [row for row in rows if not row.get("ours_wrong")]
     return {
         "captured": dict(Counter(row["captured"] for row in rows)),
         "sums": dict(Counter(row["sums"] for row in rows)),
@@ -240,7 +244,7 @@ def summarised(rows: Sequence[Record], missing: dict[str, str]) -> Record:
         "bands": {band: means(held) for band in BANDS if (held := [r for r in rows if r["band"] == band])},
         **{f"counts{to}": {way: places(way, to) for way in WAYS} for to in BOTH},
         **{f"theirs_faster{to}": {way: faster(way, to) for way in WAYS} for to in BOTH},
-        "ours_wrong": [row["shape"] for row in rows if row.get("ours_wrong")],
+        "ours_wrong": ours_wrong,
         "failed": {shape: words for shape, words in missing.items() if shape not in wrong},
         "wrong": wrong,
     }

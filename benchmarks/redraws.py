@@ -131,6 +131,7 @@ def summarise(rows: list[Row]) -> Row:
         "geomean_modelled": geomean(r["modelled"] for r in rows),
         "geomean_fresh": geomean(r["fresh"] for r in rows),
     }
+    summary["not_correct"] = [r["kernel"] for r in rows if r.get("measured_verdict", "correct") != "correct"]
     if both:
         faster = [r for r in both if r["measured_speedup_low"] > max(1.0, r["measured_null_high"] or 1.0)]
         summary |= {
@@ -165,10 +166,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--measure", action="store_true", help="re-measure what was chosen on this GPU")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
+    from sassafras.cuda.environment import environment
+
     wanted = names(options.only)
     rows: dict[str, Row] = {}
     cubins: dict[str, bytes] = {}
-    failed = 0
+    failed: Row = {}
     with ProcessPoolExecutor(max(1, min(options.workers, len(wanted))), get_context("spawn")) as pool:
         jobs = {
             pool.submit(search, name, options.budget, options.seed, options.sets): name for name in wanted
@@ -178,7 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 rows[name], cubins[name] = job.result()
             except Exception as error:
-                failed += 1
+                failed[name] = str(error)
                 print(f"{name}: {error}", flush=True)
                 continue
             row = rows[name]
@@ -192,10 +195,10 @@ def main(arguments: list[str] | None = None) -> int:
 
     def save() -> Row:
         kept = [rows[name] for name in wanted if name in rows]
-        summary = summarise(kept) | {"sets": options.sets, "budget": options.budget}
-        environment = without_gpu("numba", "numpy", "triton")
-        environment |= {"gpu": summary.get("gpu"), "cpus": os.cpu_count()}
-        print(write("redraws", kept, summary, environment, seed=options.seed, out=options.out), flush=True)
+        summary = summarise(kept) | {"sets": options.sets, "budget": options.budget, "failed": failed}
+        where = (environment() if "gpu" in summary else {}) | without_gpu("numba", "numpy", "triton")
+        where |= {"gpu": summary.get("gpu"), "cpus": os.cpu_count()}
+        print(write("redraws", kept, summary, where, seed=options.seed, out=options.out), flush=True)
         return summary
 
     summary = save()  # before the GPU runs: a crash there must not lose the searches
@@ -204,8 +207,9 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 rows[name] |= measured(name, cubins[name])
             except Exception as error:
-                failed += 1
-                print(f"{name}: not measured: {error}", flush=True)
+                failed[name] = f"not measured: {error}"
+                print(f"{name}: {failed[name]}", flush=True)
+                summary = save()
                 continue
             print(f"{name}: measured {rows[name]['measured_speedup']}", flush=True)
             summary = save()  # each: the time on a lent machine may end

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from beyond import label, subjects
-from common import RESULTS, Lines, command_line, ends, geomean, per_gpu, read_result, write
+from common import RESULTS, Lines, command_line, ends, geomean, one_gpu, per_gpu, read_result, write
 
 Row = dict[str, Any]
 #: relative difference of two days that the summary counts as agreement
@@ -72,6 +72,7 @@ def summarise(rows: Sequence[Row]) -> Row:
         "geomean_now": geomean((row["now"] for row in good), 4),
         "agree": sum(abs(row["difference"]) <= AGREES for row in good),
         "largest_difference": max((abs(row["difference"]) for row in good), default=None),
+        "failed": sum("error" in row for row in rows),
         "failed_rows": [f"{row['kernel']}: {row['error']}" for row in rows if "error" in row],
     }
 
@@ -92,7 +93,11 @@ def main() -> None:
             if part["stage"] == "ptx" and part.get("interval"):
                 stages[row["kernel"]] = part
     journal = Lines(options.out / "compiler-space-again.rows.jsonl")
-    have = {row["kernel"] for row in journal.rows if "error" not in row}
+    # no rows of an older compiler-space.json, and of rehearsals for rehearsals alone
+    then = {name: part["ratio"] for name, part in stages.items()}
+    kept = [row for row in journal.rows if options.dry_run or {"now", "error"} & set(row)]
+    kept = [row for row in kept if row.get("then", then.get(row["kernel"])) == then.get(row["kernel"])]
+    have = {row["kernel"] for row in kept if "error" not in row}
     only = [name for name in options.only.split(",") if name]
     names = [s for s in subjects(only, options.targets) if label(s) in stages and label(s) not in have]
     until = time.monotonic() + options.limit_s
@@ -101,7 +106,8 @@ def main() -> None:
         if isinstance(found, Exception):
             found = {"kernel": label(names[index]), "error": repr(found)}
         journal.add(found)
-    last_rows = {row["kernel"]: row for row in sorted(journal.rows, key=lambda row: "error" not in row)}
+        kept.append(found)
+    last_rows = {row["kernel"]: row for row in sorted(kept, key=lambda row: "error" not in row)}
     rows = [dict(last_rows[name]) for name in sorted(last_rows)]
     if not rows:
         parser.error("no kernel of compiler-space.json is named")
@@ -111,9 +117,8 @@ def main() -> None:
     if options.dry_run:
         print(summarise(rows))
     else:
-        environment = next(filter(None, environments), {})
-        good = [row for row in rows if "now" in row]
-        print(write("compiler-space-again", good, summarise(rows), environment, out=options.out))
+        environment = one_gpu(environments)
+        print(write("compiler-space-again", rows, summarise(rows), environment, out=options.out))
 
 
 if __name__ == "__main__":

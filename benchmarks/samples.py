@@ -91,11 +91,8 @@ def counted(name: str) -> Row:
 
 def merged(records: dict[str, Row], names: list[str]) -> list[Row]:
     """A row a kernel: its rates and, where ncu looked, its counters."""
-    rows = [
-        {**records[name], **records.get(f"{name} counters", {}), "kernel": name}
-        for name in names
-        if name in records
-    ]
+    those = [name for name in names if name in records]
+    rows = [{**records[n], **records.get(f"{n} counters", {}), "kernel": n} for n in those]
     return [{key: value for key, value in row.items() if key != "shape"} for row in rows]
 
 
@@ -144,11 +141,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     where = environment()
     name = "samples" + "-dry" * given.dry_run
-    header = {
-        "gpu": where["gpu"],
-        "sassafras": code_digest("evaluate", "suite")[:16],
-        "seconds": given.seconds,
-    }
+    header = {"gpu": where["gpu"], "sassafras": code_digest("evaluate", "suite")[:16]}
+    header["seconds"] = given.seconds
     journal = journal_of(given, name, header)
 
     def one(key: str, work: Any) -> None:
@@ -158,9 +152,8 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             found = work()
         except Exception as error:
-            found = {
-                "error" if key in given.only else "counters_error": f"{type(error).__name__}: {error}"[:300]
-            }
+            what = "error" if key in given.only else "counters_error"
+            found = {what: f"{type(error).__name__}: {error}"[:300]}
         journal.add({"shape": key, **found})
         print(f"{time.monotonic() - begin:6.1f} s {key}: {found}", flush=True)
 

@@ -2,21 +2,22 @@
 
     python benchmarks/schedule_suite.py [--seconds 60] [--cases calls|odd|all]
                                         [--only softmax,rotary/4096x8x128]
-                                        [--ptxas PATH_OF_THE_NEWEST] [--gpus N] [--seed 0]
+                                        [--ptxas PATH] [--gpus N] [--seed 0]
     python benchmarks/schedule_suite.py --preset cuasmrl [--seeds 2] [--evaluations 15000]
     python benchmarks/schedule_suite.py --preset sip --samples 10000000 [--sample-seconds 60] [--profile]
     python benchmarks/schedule_suite.py --merge A.json B.rows.jsonl   # several sittings into one file
 
 With ``--preset`` the paper's kernels are searched by its protocol and, with the same evaluations, by ours:
-writes cuasmrl-protocol.json or sip-protocol.json. Rows that a rows.jsonl in the output folder has are kept.
+writes cuasmrl-protocol.json or sip-protocol.json. Rows of this budget in the output folder's rows.jsonl stay.
 ``--samples`` runs each winner that often on fresh inputs and compares all bytes with its baseline's. A case
 that takes longer than ``--sample-seconds`` leaves the rest to the next case of the same code. A kept row with
 fewer samples is done again; its search is in the output folder's store. ``--profile`` adds ncu's metrics.
 
-The baseline of each row is the better of what the bundled and the newest ptxas make of the same PTX, chosen
-by a measurement in fresh processes of its own; numerics must be bitwise equal. One row a variant that a call
-selects; those that only odd sizes select (scalar accesses and the like) carry ``"odd": true`` and stay out of
-the averages. Each finished row is written at once to schedule-suite.rows.jsonl in the output folder.
+The baseline of each row is the better of what the bundled ptxas and --ptxas (by default the newest that is
+found; '' for none) make of the same PTX, chosen by a measurement in fresh processes of its own; numerics must
+be bitwise equal. One row a variant that a call selects; those that only odd sizes select (scalar accesses and
+the like) carry ``"odd": true`` and stay out of the averages. Each finished row is written at once to
+schedule-suite.rows.jsonl in the output folder.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from common import command_line, ends, geomean, per_gpu, read_lines, read_result, searched, write
+from common import command_line, ends, geomean, one_gpu, per_gpu, read_lines, read_result, searched, write
 
 Row = dict[str, Any]
 #: what a row takes beside its search: the choice of a ptxas and fresh processes
@@ -53,6 +54,14 @@ PROTOCOLS: dict[str, tuple[str, list[Row]]] = {
         ],
     ),
 }
+
+
+def newest_ptxas() -> str | None:
+    """The newest ptxas that is found, None where there is one version alone."""
+    from sassafras.sass.tools import find_all
+
+    found = {tuple(map(int, tool.version.split("."))): str(tool.path) for tool in find_all("ptxas")}
+    return found[max(found)] if len(found) > 1 else None
 
 
 def choose_baseline(workload: Any, case: Any, newest: str | None) -> tuple[str | None, Row]:
@@ -200,11 +209,18 @@ def wanted(which: str, only: set[str]) -> list[tuple[str, str, bool]]:
     return found
 
 
+def counts(row: Row) -> bool:
+    """Whether a row's speed-up is one: the row did not fail, and no sample of its winner was wrong."""
+    sampled = row.get("sampled") or ()
+    right = all(part["verdict"] == "correct" for part in sampled) and not row.get("mismatches")
+    return bool(row.get("speedup")) and right and "error" not in row
+
+
 def summarise(rows: list[Row]) -> Row:
     """The summary of the format page, over the rows that a user's call selects."""
     from sassafras import suite
 
-    good = [r for r in rows if r.get("speedup") and not r["odd"]]
+    good = [r for r in rows if counts(r) and not r["odd"]]
     firsts: dict[str, float] = {}
     for row in good:
         firsts.setdefault(row["kernel"], row["speedup"])
@@ -214,7 +230,7 @@ def summarise(rows: list[Row]) -> Row:
         "geomean_speedup": geomean(r["speedup"] for r in good),
         "best_speedup": max((r["speedup"] for r in good), default=None),
         "geomean_speedup_paper_six": geomean(firsts[n] for n in suite.paper_six() if n in firsts),
-        "geomean_speedup_odd": geomean(r["speedup"] for r in rows if r.get("speedup") and r["odd"]),
+        "geomean_speedup_odd": geomean(r["speedup"] for r in rows if counts(r) and r["odd"]),
         "evaluations": evaluations,
         "evaluations_per_second": evaluations / max(sum(r.get("search_seconds") or 0 for r in rows), 1e-9),
         "wrong_or_crashed_after_validation": sum(r.get("failed_after_validation") or 0 for r in rows),
@@ -228,17 +244,18 @@ def key_of(row: Row) -> tuple[str, str, str, int]:
     return row["kernel"], row["shape"], row["strategy"], row.get("seed", 0)
 
 
-def journal(folder: Path) -> list[Row]:
-    """The rows that earlier sittings left, failed ones left out; of one search the last."""
+def journal(folder: Path, budget: str) -> list[Row]:
+    """The rows of this budget that earlier sittings left, failed ones left out; of one search the last."""
     path = folder / "schedule-suite.rows.jsonl"
-    rows = read_lines(path) if path.exists() else []
-    return list({key_of(row): row for row in rows if "error" not in row}.values())
+    rows = [row for row in (read_lines(path) if path.exists() else []) if "error" not in row]
+    asked = [row.get("budget") or f"{row.get('seconds', 0):g}s" for row in rows]
+    return list({key_of(row): row for row, of in zip(rows, asked, strict=True) if of == budget}.values())
 
 
 def by_search(rows: list[Row]) -> Row:
     """The summary of a protocol: geometric means of each search, and what was wrong."""
     labels = dict.fromkeys(row["strategy"] for row in rows)
-    good = [row for row in rows if row.get("speedup")]
+    good = [row for row in rows if counts(row)]
     found: Row = {
         label: {
             "geomean_speedup": geomean(r["speedup"] for r in good if r["strategy"] == label),
@@ -253,7 +270,7 @@ def by_search(rows: list[Row]) -> Row:
         "best_speedup": first.get("best_speedup"),
         "by_search": found,
         "wrong_or_crashed_after_validation": sum(r.get("failed_after_validation") or 0 for r in rows),
-        "samples_least": min((r["samples"] for r in good if r["improved"]), default=0),
+        "samples_least": min((r["samples"] for r in rows if r.get("speedup") and r["improved"]), default=0),
         "mismatches": sum(r.get("mismatches") or 0 for r in rows),
         "failed_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if "error" in r],
     }
@@ -272,7 +289,7 @@ def sitting(file: Path) -> tuple[list[Row], list[Row]]:
         raise ValueError(f"{file}: no row says where it was measured")
     said = sorted({e.pop("command") for e in environments})
     command = "; ".join(re.sub(r"/\S*/(?=\S)", "", c) for c in said)  # paths of that machine mean nothing
-    first = environments[0]
+    first = one_gpu(environments)
     head = {"date": first["date"], "command": command, "commit": str(first["commit"]).rstrip("+")}
     return rows, [{**head, "rows": len(rows), "environment": first}]
 
@@ -291,7 +308,9 @@ def merge(files: list[Path], name: str, seed: int, out: Path) -> None:
         found |= {(row["kernel"], row["shape"]): row for row in rows}
     order = {item[:2]: n for n, item in enumerate(wanted("all", set()))}
     kept = sorted(found.values(), key=lambda r: order[(r["kernel"], r["shape"])])
-    environment = {**sittings[0]["environment"], "sittings": sittings}
+    if len({row.get("strategy", OURS["label"]) for row in kept}) > 1:
+        raise SystemExit("error: rows of several searches, as of --preset, make no table of the suite")
+    environment = {**one_gpu(each["environment"] for each in sittings), "sittings": sittings}
     path = write(
         name,
         kept,
@@ -337,15 +356,20 @@ def main() -> None:
         budget = f"{options.evaluations}e" if options.evaluations else preset(options.preset).budget
     which = wanted("headline" if options.preset else options.cases, set(filter(None, only.split(","))))
     seeds = range(options.seed, options.seed + options.seeds)
-    rows: list[Row] = journal(options.out) if options.preset else []
+    rows: list[Row] = journal(options.out, budget) if options.preset else []
+    if rows:
+        from sassafras.cuda.environment import environment as here
+
+        one_gpu([here(), *(row.get("environment") for row in rows)])
     rows = [r for r in rows if not (r["improved"] and r["samples"] < options.samples)]
     done = {key_of(row) for row in rows}
     tasks = [(item, seed, search) for item in which for seed in seeds for search in searches]
     tasks = [t for t in tasks if (*t[0][:2], t[2]["label"], t[1]) not in done]
     items = [item for item, _, _ in tasks]
     tests = (options.samples, options.sample_seconds)
+    newest = newest_ptxas() if options.ptxas is None else options.ptxas or None
     arguments = [
-        (*item, budget, seed, options.ptxas, options.out, until, search, tests, options.profile)
+        (*item, budget, seed, newest, options.out, until, search, tests, options.profile)
         for item, seed, search in tasks
     ]
     environment: dict[str, Any] = {}
@@ -356,17 +380,13 @@ def main() -> None:
             print("/".join(items[index][:2]) + ": no time left")
             continue
         if isinstance(row, Exception):
-            row = {
-                "kernel": items[index][0],
-                "shape": items[index][1],
-                "odd": items[index][2],
-                "error": repr(row),
-            }
+            row = dict(zip(("kernel", "shape", "odd"), items[index], strict=True)) | {"error": repr(row)}
+            row |= {"strategy": tasks[index][2]["label"], "seed": tasks[index][1]}
         environment = row.pop("environment", None) or environment
         rows.append(row)
         print(f"{row['kernel']}/{row['shape']}: {row.get('summary') or row.get('error')}", flush=True)
     order = {item[:2]: n for n, item in enumerate(which)}
-    rows.sort(key=lambda r: order[(r["kernel"], r["shape"])])
+    rows.sort(key=lambda r: order.get((r["kernel"], r["shape"]), len(order)))
     summary = by_search(rows) if options.preset else summarise(rows)
     path = write(name, rows, summary, environment, seed=options.seed, out=options.out)
     print(json.dumps(summary, indent=1), f"\nwrote {path.name}")

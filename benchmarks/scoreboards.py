@@ -17,6 +17,7 @@ without a GPU and compares it with its text.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import sys
@@ -38,6 +39,7 @@ from benchmarks.common import Lines, command_line, write  # noqa: E402
 from benchmarks.latency import build, frame, order  # noqa: E402
 from benchmarks.latency.station import Station  # noqa: E402
 from benchmarks.latency.words import Book  # noqa: E402
+from sassafras.cuda.environment import environment  # noqa: E402
 from sassafras.sass import Program  # noqa: E402
 
 Row = dict[str, Any]
@@ -76,6 +78,11 @@ def room() -> build.Container:
     return build.container(ROOM, order.LIVE, order.THREADS, order.SHARED_BYTES, order.LOCAL_BYTES)
 
 
+def of(job: Sequence[order.Probe], gpu: object) -> list[object]:
+    """What a line of the journal answers: a kernel's probes, and the GPU."""
+    return [hashlib.sha256(repr(job).encode()).hexdigest()[:16], gpu]
+
+
 _book: list[Book] = []
 
 
@@ -101,13 +108,17 @@ class Sitting:
     def __init__(self, journal: Path, end: float) -> None:
         self.end = end
         self.journal = Lines(journal)
-        self.done: dict[int, Row] = {row["kernel"]: row for row in self.journal.rows}
+        self.done: dict[int, Row] = {}
         self.station = Station()
 
     def run(self, jobs: Sequence[list[Any]], processes: int) -> bool:
         """Every kernel that the time allows; True where that is all of them."""
-        container, left = room(), [n for n in range(len(jobs)) if n not in self.done]
+        container = room()
         self.station.start()
+        asked = [of(job, self.station.facts.get("name")) for job in jobs]
+        known = {row["kernel"]: row for row in self.journal.rows if row["kernel"] < len(jobs)}
+        self.done = {n: row for n, row in known.items() if row.get("of") == asked[n]}
+        left = [n for n in range(len(jobs)) if n not in self.done]
         try:
             with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
                 made = pool.map(words, [(jobs[n], container.room) for n in left])
@@ -115,7 +126,7 @@ class Sitting:
                     if time.monotonic() > self.end:
                         pool.shutdown(cancel_futures=True)
                         return False
-                    row = {"kernel": n, **self._one(container.fill(code), len(jobs[n]), n)}
+                    row = {"kernel": n, "of": asked[n], **self._one(container.fill(code), len(jobs[n]), n)}
                     self.done[n] = row
                     self.journal.add(row)
             return True
@@ -185,6 +196,8 @@ def by_pair(all_rows: Sequence[Row]) -> list[Row]:
         bad = sum(m["bad"] for m in ran)
         crashed = len(members) - len(ran)
         unclear = not crashed and any(map(doubtful, ran)) and all(doubtful(m) for m in ran if m["bad"])
+        verdict = "wrong" if bad or crashed else "in order" if asked else "unasked"
+        verdict = "doubtful" if unclear else verdict
         found.append(
             {
                 "part": "pairs",
@@ -192,13 +205,7 @@ def by_pair(all_rows: Sequence[Row]) -> list[Row]:
                 "first": first,
                 "second": second,
                 "relied": order.relied(question, order.OPS[first], order.OPS[second]),
-                "verdict": "doubtful"
-                if unclear
-                else "wrong"
-                if bad or crashed
-                else "in order"
-                if asked
-                else "unasked",
+                "verdict": verdict,
                 "bad": bad,
                 "lanes": 32 * sum(m["warps"] for m in ran),
                 "asked": 32 * sum(m["warps"] for m in asked),
@@ -242,7 +249,7 @@ def summarise(all_rows: Sequence[Row]) -> tuple[list[Row], Row]:
     summary = {
         "pairs": {q: dict(v) for q, v in verdicts.items()},
         "relied": {q: dict(v) for q, v in relied.items()},
-        "relied_asked": sum(v.get("in order", 0) for v in relied.values()),
+        "relied_asked": sum(v[at] for v in relied.values() for at in v if at != "unasked"),
         "relied_wrong": sum(v.get("wrong", 0) for v in relied.values()),
         "wrong": sum(v.get("wrong", 0) for v in verdicts.values()),
         "known_wrong_missed": [list(k) for k in KNOWN_WRONG if known.get(k) not in (None, "wrong")],
@@ -259,9 +266,8 @@ def run(options: argparse.Namespace) -> int:
     print(f"{len(jobs)} kernels, {sum(map(len, jobs))} probes", flush=True)
     whole = sitting.run(jobs, options.jobs)
     published, summary = summarise(list(rows(jobs, sitting)))
-    facts = sitting.station.facts
-    environment = {"gpu": facts["name"], "multiprocessors": facts["multiprocessors"]}
-    write("scoreboards", published, summary | {"whole": whole}, environment, out=options.out)
+    where = environment() | {"multiprocessors": sitting.station.facts["multiprocessors"]}
+    write("scoreboards", published, summary | {"whole": whole}, where, out=options.out)
     print(json.dumps(summary, indent=1))
     return 1 if summary["known_wrong_missed"] or not whole else 0
 

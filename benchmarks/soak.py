@@ -120,14 +120,8 @@ class Sitting:
     """A search's process, and how far it is."""
 
     def __init__(self, options: argparse.Namespace, store: Path, log: Path) -> None:
-        words = [
-            "--candidates",
-            str(options.candidates),
-            "--seed",
-            str(options.seed),
-            "--target",
-            options.target,
-        ]
+        words = ["--candidates", str(options.candidates), "--seed", str(options.seed)]
+        words += ["--target", options.target]
         words += ["--hang-s", str(options.hang_s), "--store", str(store), "--log", str(log)]
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
         self.process = subprocess.Popen(

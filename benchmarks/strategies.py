@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import command_line, geomean, gpu_count, per_gpu, write
+from common import command_line, geomean, gpu_count, one_gpu, per_gpu, write
 
 from sassafras.core.files import locked
 
@@ -84,6 +84,11 @@ class Settings:
     looks: int
     deadline: float
     shared: bool = False
+
+    @property
+    def asked(self) -> list[Any]:
+        """What the searches of a folder have in common."""
+        return [self.device, self.evaluations, self.looks]
 
     @property
     def turns(self) -> str:
@@ -139,6 +144,7 @@ def play(kernel: str, seed: int, names: Sequence[str], settings: Settings) -> in
         device.open(workload, case, baseline)
         for name in missing:
             row: Row = {"kernel": kernel, "strategy": name, "seed": seed, "modelled": device.modelled}
+            row["asked"] = settings.asked
             row |= {"environment": device.environment()}
             try:
                 found = search_once(name, seed, device, baseline, settings)
@@ -190,16 +196,8 @@ def search_once(name: str, seed: int, device: Timed, baseline: Any, settings: Se
             curve.append((progress.evaluations, device.busy, best, time.monotonic() - begin))
 
     budget = Budget(evaluations=settings.evaluations)
-    found = search.run(
-        strategy,
-        space,
-        judge,
-        budget,
-        seed=seed,
-        progress=note,
-        keep=LEADERS,
-        stop=lambda: time.time() > settings.deadline,
-    )
+    more = {"seed": seed, "progress": note, "keep": LEADERS}
+    found = search.run(strategy, space, judge, budget, stop=lambda: time.time() > settings.deadline, **more)
     seconds, busy = time.monotonic() - begin, device.busy
     if found.reason == "interrupted":
         return None
@@ -246,12 +244,17 @@ def iqm(values: np.ndarray) -> float:
     return float(np.mean(ordered[cut : len(ordered) - cut]))
 
 
-def stratified(rows: list[Row], draws: int = 2000) -> tuple[float, float, float]:
-    """Interquartile mean of log speed-ups with a 95 % interval; seeds are resampled within each kernel."""
+def stratified(rows: list[Row], draws: int = 2000) -> tuple[float, float | None, float | None]:
+    """Interquartile mean of log speed-ups with a 95 % interval; seeds are resampled within each kernel.
+
+    There is no interval where no kernel has two seeds.
+    """
     by_kernel: dict[str, list[float]] = {}
     for row in rows:
         by_kernel.setdefault(row["kernel"], []).append(math.log(row["final_speedup"]))
     strata = [np.array(values) for values in by_kernel.values()]
+    if max(map(len, strata)) < 2:
+        return math.exp(iqm(np.concatenate(strata))), None, None
     rng = np.random.default_rng(0)
     found = [iqm(np.concatenate([s[rng.integers(0, len(s), len(s))] for s in strata])) for _ in range(draws)]
     low, high = np.quantile(found, [0.025, 0.975])
@@ -301,7 +304,9 @@ def summarise(rows: list[Row]) -> Row:
         "strategies": by,
         "best_interquartile_mean": winner,
         "not_told_apart_from_it": [
-            n for n in by if winner and n != winner and by[n]["iqm_high"] >= by[winner]["iqm_low"]
+            n
+            for n in by
+            if winner and n != winner and (by[n]["iqm_high"] or math.inf) >= (by[winner]["iqm_low"] or 0.0)
         ],
         "by_kernel": {
             kernel: {
@@ -350,12 +355,18 @@ def _of_one(rows: list[Row], name: str) -> Row:
     }
 
 
-def finished(folder: Path) -> list[Row]:
-    """All searches in the folder, failed ones last. Raises SystemExit where there are none."""
+def finished(folder: Path, asked: list[Any] | None = None) -> list[Row]:
+    """All searches in the folder, failed ones last; with `asked` (`Settings.asked`) there may be none.
+
+    Raises:
+        SystemExit: there are none, or they were asked for otherwise, or one unlike another.
+    """
     rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*--*--*.json"))]
     rows += [json.loads(path.read_text()) for path in sorted(folder.glob("*--*--*.error"))]
-    if not rows:
+    if not rows and not asked:
         raise SystemExit(f"error: no searches in {folder}: run some first")
+    if any(row.get("asked", asked) != (asked or rows[0].get("asked")) for row in rows):
+        raise SystemExit(f"error: searches in {folder} had another --device, --evaluations or --looks")
     return rows
 
 
@@ -364,7 +375,7 @@ def publish(folder: Path, out: Path) -> Path:
     rows = finished(folder)
     summary = summarise(rows)
     for name, of in summary["strategies"].items():
-        print(f"{name:20} {of['iqm_final']:.4f} [{of['iqm_low']:.4f}, {of['iqm_high']:.4f}]")
+        print(f"{name:20} {of['iqm_final']:.4f} [{of['iqm_low']}, {of['iqm_high']}]")
     return record("strategies", rows, summary, out)
 
 
@@ -372,7 +383,7 @@ def record(name: str, rows: Sequence[Row], summary: Row, out: Path) -> Path:
     """Write a result of searches; the name says so where they are modelled."""
     kept = [{k: v for k, v in row.items() if k != "environment"} for row in rows]
     name += "-modelled" if summary["modelled"] else ""
-    return write(name, kept, summary, rows[0].get("environment", {}), out=out)
+    return write(name, kept, summary, one_gpu(row.get("environment") for row in rows), out=out)
 
 
 def main() -> None:
@@ -398,6 +409,7 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     common = {key: getattr(given, key) for key in ("folder", "device", "evaluations", "looks")}
     settings = Settings(**common, deadline=time.time() + given.seconds)
+    finished(given.folder, settings.asked)
     items = [(k, s, names, settings) for s in range(given.seeds) for k in given.kernels.split(",")]
     gpus = given.gpus or (gpu_count() if given.device == "cuda" else 1) or 1
     for index, result in per_gpu(play, items, gpus):

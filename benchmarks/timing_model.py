@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, ROOT, command_line, per_gpu, read_result, write
+from common import RESULTS, ROOT, command_line, one_gpu, per_gpu, read_result, write
 
 Row = dict[str, Any]
 PUBLISHED = ROOT / "src" / "sassafras" / "timing_model" / "correlation.json"
@@ -44,11 +44,8 @@ CHECKS = 64
 def pack(array: np.ndarray) -> Row:
     """An integer array as JSON: base64 of zlib of its little-endian bytes."""
     data = np.ascontiguousarray(array)
-    return {
-        "dtype": data.dtype.str,
-        "shape": list(data.shape),
-        "zlib": base64.b64encode(zlib.compress(data.tobytes(), 9)).decode(),
-    }
+    text = base64.b64encode(zlib.compress(data.tobytes(), 9)).decode()
+    return {"dtype": data.dtype.str, "shape": list(data.shape), "zlib": text}
 
 
 def unpack(packed: Row) -> np.ndarray:
@@ -101,12 +98,8 @@ def sample(workload: Any, kernel: Any, count: int, longest: int, seed: int) -> t
             found.append(candidate)
             recipes.append((index, length))
         index += 1
-    return found, {
-        "seed": [seed, key],
-        "walks": recipes,
-        "duplicates": duplicates,
-        "undone": undone,
-    }
+    how = {"seed": [seed, key], "walks": recipes, "duplicates": duplicates, "undone": undone}
+    return found, how
 
 
 def measure(device: Any, candidates: list[Any], seed: int) -> tuple[list[list[list[float]]], list[str]]:
@@ -325,11 +318,11 @@ def main() -> None:
         for path in given.remodel:
             joined |= {r["kernel"]: r for r in read_result(path, of="timing-model")["rows"]}
         raws = [r for r in joined.values() if not only or r["kernel"] in only]
+        environment = one_gpu(raw["environment"] for raw in raws)
         rows = [judge(raw, remodel(raw)) for raw in raws]
         show(rows)
         print(json.dumps(summarise(rows), indent=1))
         if given.out:
-            environment = raws[0]["environment"]
             print(write("timing-model", rows, summarise(rows), environment, seed=given.seed, out=given.out))
             if len(given.remodel) > 1:
                 print(write("timing-model-raw", raws, {}, environment, seed=given.seed, out=given.out))

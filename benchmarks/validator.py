@@ -54,13 +54,8 @@ def _one(path: str, name: str, quota: int, legal: int, seed: int) -> Row:
 
     data = Path(path).read_bytes()
     program = Program.parse(data)
-    row: Row = {
-        "name": name,
-        "arch": program.arch,
-        "unsupported": {},
-        "planted": Counter(),
-        "caught": Counter(),
-    }
+    row: Row = {"name": name, "arch": program.arch, "unsupported": {}}
+    row |= {"planted": Counter(), "caught": Counter()}
     row |= dict.fromkeys(_COUNTS, 0) | {key: [] for key in ("rejected", "missed", "refused", "milliseconds")}
     if program.arch not in ARCHS or ARCHS[program.arch].scheduled is False:
         row["skipped"] = f"{program.arch} is parsed only"
@@ -203,18 +198,8 @@ def main() -> None:
     done = {row["name"]: row for row in mine if row["name"] in asked}
     rows = list(done.values())
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        jobs = [
-            pool.submit(
-                one,
-                str(options.corpus / x["path"]),
-                x["name"],
-                asked[x["name"]],
-                options.legal,
-                options.seed,
-            )
-            for x in lines
-            if x["name"] not in done
-        ]
+        left = [(str(options.corpus / x["path"]), x["name"]) for x in lines if x["name"] not in done]
+        jobs = [pool.submit(one, path, n, asked[n], options.legal, options.seed) for path, n in left]
         for job in as_completed(jobs):
             row = job.result()
             rows.append(row)

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, ROOT, command_line, python_path, read_result, write
+from common import RESULTS, ROOT, command_line, commit, one_gpu, python_path, read_result, write
 
 METRIC = r"step ([0-9.]+) us"
 #: program -> whether it needs the sources
@@ -37,24 +37,11 @@ def tuned(name: str, sources: Path | None, place: Path, options: argparse.Namesp
     """The report of `sassafras tune`. Raises RuntimeError with what it said."""
     words = [sys.executable, "-m", "sassafras", "tune", "--space", "compiler", "--runner-ups", "0"]
     words += ["--kernels", str(options.kernels), "--budget", options.budget, "--rounds", str(options.rounds)]
-    words += [
-        "--metric",
-        METRIC,
-        "--store",
-        str(place / "store.sqlite"),
-        "--out",
-        str(place / "tune"),
-        "--json",
-    ]
+    words += ["--metric", METRIC, "--store", str(place / "store.sqlite"), "--out", str(place / "tune")]
+    words += ["--json", "--", *command(name, sources)]
     place.mkdir(parents=True, exist_ok=True)
     with (place / "log.txt").open("w") as log:
-        done = subprocess.run(
-            [*words, "--", *command(name, sources)],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            check=False,
-        )
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=log, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{name}: {(place / 'log.txt').read_text().strip()[-600:]}")
     found: dict[str, Any] = json.loads(done.stdout)
@@ -116,8 +103,11 @@ def main() -> int:
     from sassafras.cuda.environment import environment
 
     path = (options.out or RESULTS) / "programs.json"
-    kept = read_result(path)["rows"] if path.is_file() else []
-    rows = {each["program"]: each for each in kept}
+    kept = read_result(path, "environment") if path.is_file() else {"rows": []}
+    here = environment()
+    rows = {each["program"]: each for each in kept["rows"]}
+    if rows.keys() - set(names):
+        one_gpu([here, kept["environment"]])
     os.environ["PYTHONPATH"] = python_path()
     for name in names:
         if time.perf_counter() - begin > options.limit_s:
@@ -125,13 +115,13 @@ def main() -> int:
             continue
         started = time.perf_counter()
         subprocess.run(command(name, options.sources), check=True, stdout=subprocess.DEVNULL)
-        rows[name] = row(
-            name, tuned(name, options.sources, options.work / name, options), time.perf_counter() - started
-        )
+        found = tuned(name, options.sources, options.work / name, options)
+        rows[name] = {**row(name, found, time.perf_counter() - started), "commit": commit()}
         shown = {key: value for key, value in rows[name].items() if key not in ("kernels", "rounds")}
         print(json.dumps(shown), flush=True)
         in_order = [rows[each] for each in PROGRAMS if each in rows]
-        write("programs", in_order, {"programs": len(in_order)}, environment(), out=options.out)
+        commits = "; ".join(dict.fromkeys(str(each["commit"]) for each in in_order if "commit" in each))
+        write("programs", in_order, {"programs": len(in_order)}, here, out=options.out, commits=commits)
     return 0
 
 

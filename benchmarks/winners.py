@@ -35,12 +35,8 @@ def facts(config: Config) -> dict[str, Any]:
     """What is counted of a configuration; ranges of k are 1 where k is whole."""
     stages = getattr(config.instance, "stages", None)
     rows, columns = config.tile
-    return {
-        "kernel": config.FAMILY,
-        "ranges": int(config.ranges),
-        "stages": stages,
-        "tile": f"{rows}x{columns}",
-    }
+    found = {"kernel": config.FAMILY, "ranges": int(config.ranges), "stages": stages}
+    return found | {"tile": f"{rows}x{columns}"}
 
 
 def row_of(here: DatasetEntry, there: DatasetEntry) -> dict[str, Any]:
@@ -93,12 +89,8 @@ def main() -> None:
     usable = [s for s in shapes if here[s].ours and there[s].ours]
     rows = [row_of(here[shape], there[shape]) for shape in usable]
     bands = {band: summed(of) for band in BANDS if (of := [row for row in rows if row["band"] == band])}
-    summary = {
-        **summed(rows),
-        "bands": bands,
-        "here": here.header.get("gpu"),
-        "there": there.header.get("gpu"),
-    }
+    gpus = {"here": here.header.get("gpu"), "there": there.header.get("gpu")}
+    summary = {**summed(rows), "bands": bands, **gpus}
     print("wrote", write("winners", rows, summary, _origin(here), out=args.out))
     for name, of in [*bands.items(), ("all", summary)]:
         shown = ("shapes", "same_kernel", "same", "alike", "cost_of_there", "split_here", "split_there")

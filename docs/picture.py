@@ -117,7 +117,7 @@ def schedules(left: float, right: float, most: int = 11) -> list[str]:
     zero, scale = left + 222, (right - left - 270) / (max(row["speedup"] for row in won) - 1)
     step = (BOTTOM - TOP) / most
     out = [
-        text(left, 32, f"Schedules over ptxas, {len(regular)} kernels, H200", "title ink"),
+        text(left, 32, f"Schedules over ptxas, {len(regular)} variants, H200", "title ink"),
         text(left, 54, f"{len(won)} became faster; the {most} largest, with 95 % intervals", "soft"),
     ]
     for place, row in enumerate(won[:most]):

@@ -95,6 +95,7 @@ class Tally:
         self._done: set[tuple[int, int, int, int]] = set()
         self._seen: dict[tuple[int, int], dict[int, Seen]] = defaultdict(lambda: defaultdict(Seen))
         self.bad_by_shape = [0, 0, 0]
+        self.header: dict[str, Any] = {}
 
     def read(self, journal: Path) -> int:
         """Take in a journal; how many runs it holds. A half-written last line is left out.
@@ -120,6 +121,7 @@ class Tally:
                     raise SassafrasError(
                         "the journal is of another plan", where=str(journal), hint="give another --out"
                     )
+                self.header = line
                 continue
             self.add(line)
         return self.runs

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sassafras.core import SassafrasError
+
 from .analysis import Tally
 from .build import clock_cycles, patch
 from .plan import LONGER, SHORT, SLOW, Plan, PlannedBatch
@@ -58,8 +60,6 @@ class Runner:
         if done:
             self.say(f"{done} runs are in {self.journal.name} already")
         self._file = self.journal.open("a")
-        if self.journal.stat().st_size == 0:
-            self._write({"plan": self.plan.digest, "pretend": self.pretend})
 
     @property
     def restarts(self) -> int:
@@ -70,6 +70,7 @@ class Runner:
         """Run until the time is up or everything was confirmed; True when every distance was tried."""
         try:
             self._station.start()
+            self._begin()
             whole = all(self._sweep(batch) for batch in self.plan.batches if self._left())
             whole = whole and self._left()
             self.say(f"sweep: {'done' if whole else 'not done'}, {self.tally.runs} runs")
@@ -85,6 +86,15 @@ class Runner:
         finally:
             self._station.stop()
             self._file.close()
+
+    def _begin(self) -> None:
+        """Write the journal's conditions. Raises SassafrasError: it has others."""
+        here = {"plan": self.plan.digest, "pretend": self.pretend, "gpu": self._station.facts.get("name")}
+        if self.journal.stat().st_size == 0:
+            self._write(here)
+        elif {**here, **self.tally.header} != here:
+            what = "the journal is of another GPU, or pretended"
+            raise SassafrasError(what, where=str(self.journal), hint="give another --out")
 
     # -- what to run --------------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ def test_a_variant_is_compared_on_what_both_have_done() -> None:
     found = ablations.change(rows, "gate")
     assert (found["pairs"], found["above"]) == (2, 2)
     assert found["change"] == pytest.approx(0.1) == found["low"] == found["high"]
+    alone = ablations.change([*rows, row("no mask", "a", 0, 1.2)], "no mask")
+    assert (alone["pairs"], alone["low"], alone["high"]) == (1, None, None), "one pair has no interval"
     assert ablations.change(rows, "pool") == {
         "pairs": 0, "above": 0, "change": None, "low": None, "high": None,
     }  # fmt: skip

@@ -53,13 +53,14 @@ def test_stages_are_summarised_apart_and_errors_are_no_figures() -> None:
         row("rotary", "swaps", 1.0, failed_after_validation=2),
         row("gemm:64x64x64", "swaps", 1.2),
         {"kernel": "rotary", "stage": "control", "modelled": False, "error": "refused"},
+        {"kernel": "rotary", "stage": "blocks", "modelled": False, "unavailable": "no copy was proved"},
     ]
     found = beyond.summarise(rows)
     assert found["swaps"]["kernels"] == 2 and found["swaps"]["improved"] == 1
     assert found["swaps"]["geomean_speedup"] == pytest.approx(1.1**0.5)
     assert found["hgemm_swaps"]["best_speedup"] == 1.2 and "control" not in found
     assert found["evaluations"] == 30 and found["wrong_or_crashed_after_validation"] == 2
-    assert found["failed_rows"] == ["rotary/control"]
+    assert found["failed_rows"] == ["rotary/control", "rotary/blocks"]
 
 
 def test_of_a_kernel_and_stage_the_last_row_without_an_error_counts(tmp_path: Path) -> None:
@@ -76,9 +77,41 @@ def test_of_a_kernel_and_stage_the_last_row_without_an_error_counts(tmp_path: Pa
     assert beyond.read_rows(tmp_path / "missing.rows.jsonl") == []
 
 
-def test_the_committed_result_is_what_the_script_says_of_its_rows() -> None:
+def test_rows_of_two_gpus_make_no_result(tmp_path: Path) -> None:
+    rows = [row("softmax", "swaps", 1.1, environment={"gpu": "NVIDIA H200"})]
+    rows += [row("rotary", "swaps", 1.2, environment={"gpu": "NVIDIA H100"})]
+    with pytest.raises(SystemExit, match="rows of NVIDIA H100 and of NVIDIA H200 make no result"):
+        beyond.finish(rows, str(tmp_path))
+    rows = [row("softmax", "swaps", 1.1, seconds=7.0), row("rotary", "swaps", 1.2, seconds=60.0)]
+    with pytest.raises(SystemExit, match="several budgets"):
+        beyond.finish(rows, str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_searches_of_the_same_budget_count_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal has one of a rehearsal, and one of the budget that is asked for."""
+    kept = [searched("layernorm", True, 1.0, 1.0, 1.5, modelled=True, seconds=60.0, asked_evaluations=5)]
+    kept += [searched("softmax", True, 1.0, 1.0, 1.25, modelled=True, seconds=60.0)]
+    path = tmp_path / "compiler-space-modelled.rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in kept))
+    call = ["beyond.py", "--compiler", "--device", "model", "--seconds", "60", "--limit-s", "0"]
+    monkeypatch.setattr(sys, "argv", [*call, "--only", "softmax,layernorm", "--out", str(tmp_path)])
+    said: list[str] = []
+    monkeypatch.setattr("builtins.print", lambda *words, **more: said.append(" ".join(map(str, words))))
+    beyond.main()
+    assert json.loads(said[-1])["suite"]["kernels"] == 1 and '"geomean_speedup": 1.25' in said[-1]
+
+
+def test_the_committed_results_are_what_the_script_says_of_their_rows() -> None:
     kept = json.loads((ROOT / "benchmarks" / "results" / "beyond-reordering.json").read_text())
     assert beyond.summarise(kept["rows"]) == kept["summary"]
+    kept = json.loads((ROOT / "benchmarks" / "results" / "compiler-space.json").read_text())
+    found = beyond.summarise_compiler(kept["rows"])
+    assert {k: v for k, v in kept["summary"].items() if isinstance(v, int)}.items() <= found.items()
+    every = sum(row["verdicts"].get("crashed", 0) for row in kept["rows"])
+    assert kept["summary"]["wrong_or_crashed"] == every > kept["summary"]["wrong_or_crashed_after_validation"]
 
 
 def test_a_kernel_on_the_timing_model_has_a_row_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,10 +138,11 @@ def searched(kernel: str, suite: bool, *ratios: float, **more: Any) -> dict[str,
 def test_stages_of_a_search_count_where_they_lie_beyond_their_null(tmp_path: Path) -> None:
     rows = [
         searched("softmax", True, 1.02, 1.05, 1.1, environment={"gpu": "some"}),
-        searched("theirs", False, 1.0, 1.002, 1.21),
+        searched("theirs", False, 1.0, 1.002, 1.21, verdicts={"correct": 20, "crashed": 3}),
         searched("none", True, 0.99, 1.0, 1.0, improved=False, speedup=1.0),
-        {"kernel": "lost", "stage": beyond.COMPILER, "suite": True, "modelled": False, "error": "no PTX"},
-    ]
+        {"kernel": "lost", "stage": beyond.COMPILER, "suite": True, "modelled": False, "error": "no PTX",
+         "verdicts": {"wrong_result": 1}},
+    ]  # fmt: skip
     found = beyond.summarise_compiler(rows)
     assert found["all"]["kernels"] == 3 and found["failed_rows"] == ["lost"]
     assert found["suite"]["geomean_after"] == {
@@ -119,6 +153,7 @@ def test_stages_of_a_search_count_where_they_lie_beyond_their_null(tmp_path: Pat
     assert found["all"]["geomean_over_ptxas"] == pytest.approx((1.1 / 1.02 * 1.21) ** (1 / 3))
     assert found["all"]["geomean_retained"] == pytest.approx(0.99)
     assert found["refused_by_results"] == 3 and found["wrong_or_crashed_after_validation"] == 0
+    assert found["wrong_or_crashed"] == 4, "whatever stage it was of, and in rows that failed later"
     path = beyond.finish(rows, str(tmp_path))
     assert path.name == "compiler-space.json" and json.loads(path.read_text())["summary"] == found
     assert beyond.summarise_compiler(beyond.read_rows(path)) == found

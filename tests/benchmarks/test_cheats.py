@@ -126,6 +126,9 @@ def test_summary_and_merging_and_the_page(tmp_path: Path) -> None:
     rows = cheats.merged(path, [_row("a", "cheat", True)], "cpu", only="")
     assert {r["name"] for r in rows} == {"a", "g"}
     assert cheats.summarise(old)["missed"] == ["a"]
+    both = [_row("h", "honest", True), _row("h", "honest", False, "gpu"), _row("i", "honest", True)]
+    found = cheats.summarise(both)
+    assert (found["honest"], found["honest_flagged"]) == (2, 1), "a candidate that both parts judge is one"
     page = cheats.docs(path)
     assert "2 of 3 cheats were caught" in page
     assert "**missed**" in page
@@ -136,6 +139,17 @@ def test_the_published_page_is_the_published_results() -> None:
     assert (RESULTS / "cheats.json").is_file()
     page = cheats.PAGE.read_text()
     assert page == cheats.docs(RESULTS / "cheats.json")
-    summary = json.loads((RESULTS / "cheats.json").read_text())["summary"]
-    assert not summary["missed"]
-    assert summary["honest"] >= 200
+    published = json.loads((RESULTS / "cheats.json").read_text())
+    assert not published["summary"]["missed"]
+    assert cheats.summarise(published["rows"]) == published["summary"]
+    assert published["summary"]["honest"] >= 200
+
+
+def test_a_run_without_a_gpu_leaves_the_gpus_environment(tmp_path: Path) -> None:
+    """Its rows stand beside those that a GPU judged."""
+    old = {"rows": [_row("g", "cheat", True, "gpu", "gpu")], "environment": {"gpu": "some"}}
+    (tmp_path / "cheats.json").write_text(json.dumps(old))
+    chosen = next(e.name for e in machine.exhibits() if e.name.endswith("softmax"))
+    assert cheats.main(["cpu", "--only", chosen, "--out", str(tmp_path)]) == 0
+    kept = json.loads((tmp_path / "cheats.json").read_text())
+    assert kept["environment"]["gpu"] == "some" and {r["name"] for r in kept["rows"]} == {"g", chosen}

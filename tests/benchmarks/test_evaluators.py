@@ -97,6 +97,18 @@ def test_counts_leave_out_what_was_not_judged(tmp_path: Path) -> None:
     assert found["failed"] == ["d"] and found["commit"] == "abc"
 
 
+def test_ours_has_the_commit_that_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not the one that sums up a journal."""
+    rows = []
+    for name, at in (("a", "1" * 40), ("b", "2" * 40)):
+        monkeypatch.setenv("SASSAFRAS_COMMIT", at)
+        case = Case(name, "ours", "wrong", "t", "", "")
+        rows.append(evaluators._row(evaluators.OURS, case, Said(False, None, "no"), 1.0))
+    monkeypatch.setenv("SASSAFRAS_COMMIT", "3" * 40)
+    found = evaluators.summarise(rows, tmp_path, 2)["evaluators"][evaluators.OURS]
+    assert found["commit"] == f"{'1' * 40} and {'2' * 40}"
+
+
 def _judge() -> Callable[[Case], Said]:
     def judge(case: Case) -> Said:
         if case.name == "raises":

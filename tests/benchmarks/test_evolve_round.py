@@ -47,12 +47,22 @@ def test_rows_and_totals(tmp_path: Path) -> None:
     run(tmp_path / f"numbers{evolve_round.CONTROL}")
     found = summed(tmp_path)
     totals = found["summary"]
+    assert (totals["remeasured"], totals["confirmed"]) == (1, 1)
     assert (totals["targets"], totals["proposals"], totals["replayed"]) == (1, 4, 2)
     assert totals["mutation"]["proposed"] == 4 and totals["geomean_confirmed"] == pytest.approx(1.125)
     proposals = [row for row in found["rows"] if row["verdict"] != "confirmed"]
     assert len(proposals) == 8 and {row["proposer"] for row in proposals} == {"model", "mutation"}
     right = [row for row in proposals if row["verdict"] == "correct" and row["proposer"] == "model"]
     assert len(right) == totals["right"] and all(row["null"] == 1.0 and row["speedup"] for row in right)
+
+
+def test_winners_that_a_second_measurement_refutes_are_counted(tmp_path: Path) -> None:
+    run(tmp_path / "numbers")
+    path = tmp_path / "numbers" / "transcript.jsonl"
+    path.write_text(path.read_text().replace('"improved": true', '"improved": false').replace("1.125", "0.5"))
+    totals = summed(tmp_path)["summary"]
+    assert (totals["remeasured"], totals["confirmed"], totals["geomean_confirmed"]) == (1, 0, None)
+    assert totals["geomean_remeasured"] == 0.5
 
 
 def test_modelled_figures_are_refused(tmp_path: Path) -> None:

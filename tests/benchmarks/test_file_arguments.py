@@ -140,3 +140,12 @@ def test_a_run_goes_on_behind_the_lines_of_another(tmp_path: Path) -> None:
     first.path.write_text('{"a"\n{"a": 1}\n')
     with pytest.raises(SystemExit, match="one a line"):
         common.Lines(first.path)
+
+
+def test_rows_of_two_gpus_make_no_result_together() -> None:
+    here = {"gpu": "NVIDIA H200", "ptxas": "12.8.93"}
+    assert common.one_gpu([None, {"gpu": None}, here]) == here and common.one_gpu([None]) == {}
+    both = common.one_gpu([here | {"commit": "a"}, here | {"commit": "b"}, here | {"commit": "a"}])
+    assert both == here | {"commit": "a; b"}, "rows that were measured before a change of the code"
+    with pytest.raises(SystemExit, match="rows of NVIDIA H100 and of NVIDIA H200 make no result together"):
+        common.one_gpu(iter([here, {"gpu": "NVIDIA H100"}]))

@@ -106,6 +106,10 @@ def test_rows_that_ship_reach_the_data_and_all_reach_the_result(tmp_path: Path) 
     assert [row["ships"] for row in found["rows"]] == [True, False, False]
     assert found["summary"]["shipped"] == 1 and found["summary"]["failed_rows"] == [other]
     assert found["summary"]["geomean_speedup"] == pytest.approx(1.05)
+    assert found["summary"]["geomean_judged"] == pytest.approx(1.05**0.5), "of what does not ship, too"
+    two = [measured(environment={"gpu": "NVIDIA H200"}), measured(other, environment={"gpu": "NVIDIA H100"})]
+    with pytest.raises(SystemExit, match="make no result together"):
+        script.finish(two, tmp_path, data)
 
 
 def test_the_whole_on_the_timing_model() -> None:

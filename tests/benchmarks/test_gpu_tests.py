@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,24 @@ def test_a_run_that_was_cut_goes_on(script: Any, tmp_path: Path) -> None:
     assert second.seconds == {"together": 20.0, "alone": 31.0} and second.whole_s >= first.before
     with pytest.raises(ValueError, match="name another folder"):
         script.Progress(tmp_path, {"commit": "b", "gpus": ["0"]})
+
+
+@pytest.mark.parametrize(
+    ("more", "name"), [(("--tb=short", "-q"), "gpu-tests"), (("-k=nothing_has_this",), "gpu-tests-part")]
+)
+def test_only_a_run_of_all_tests_is_the_published_one(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], name: str
+) -> None:
+    own = tmp_path / "tests"
+    own.mkdir()
+    (own / "test_one.py").write_text("import pytest\n@pytest.mark.gpu\ndef test_one(): pass\n")
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["gpu", "alone"]\n')
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # no test looks for it
+    call = ["gpu_tests.py", "--no-build", "--workers", "1", "--out", str(tmp_path), "--", *more]
+    monkeypatch.setattr(sys, "argv", call)
+    script.main()
+    assert [path.stem for path in tmp_path.glob("*.json")] == [name]
 
 
 def test_a_report_becomes_rows(script: Any, tmp_path: Path) -> None:

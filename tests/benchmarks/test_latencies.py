@@ -282,6 +282,11 @@ def test_pretended_run_finds_the_made_up_latencies(
     assert "runs are in latencies-journal.jsonl already" in capsys.readouterr().out
     again = (tmp_path / "latencies-journal.jsonl").read_text().splitlines()
     assert again[:40] == lines[:40]
+    for other in ({"pretend": False}, {"gpu": "NVIDIA H200"}):
+        head = json.dumps(json.loads(lines[0]) | other)
+        (tmp_path / "latencies-journal.jsonl").write_text("\n".join([head, *lines[1:]]) + "\n")
+        assert latencies.main(arguments) == 2
+        assert "the journal is of another GPU, or pretended" in capsys.readouterr().out
     keys = [
         json.dumps([line.get(k) for k in ("batch", "distance", "yield", "turn")])
         for line in map(json.loads, again)

@@ -112,7 +112,16 @@ def test_layers_apart_compute_what_joined_ones_do(bench: Any) -> None:
 def test_a_process_without_time_leaves_its_journal(tmp_path: Path) -> None:
     done = run_benchmark("model_forward", "--dry-run", "--limit-s", "0", "--out", tmp_path)
     assert done.returncode == 1, "no row is no result"
-    assert json.loads((tmp_path / "model-forward-dry.json").read_text())["rows"] == []
+    found = json.loads((tmp_path / "model-forward-dry.json").read_text())
+    assert found["rows"] == [] and "qwen2.5-7b bf16 4096" in found["summary"]["not_reached"]
+
+
+def test_a_result_that_is_no_number_after_the_timing_is_wrong(bench: Any) -> None:
+    """`max` of a number and NaN is the one that comes first."""
+    right, nan, above = (1.0, 1.0), (float("nan"), 1.0), (1.2, 1.0)
+    before = {"eager": right, "compile": right, "sassafras_compile": right, "null": above}
+    after = {"eager": right, "compile": above, "sassafras_compile": nan, "null": right}
+    assert bench.wrong_of(before, after) == ["compile", "sassafras_compile", "null"]
 
 
 def test_the_lower_of_short_and_long_blocks_counts(bench: Any) -> None:

@@ -229,7 +229,9 @@ def test_the_summary_has_means_by_band_and_names_who_is_faster(modules: Any) -> 
         row("8192x4096x4096", 4.0, "loops", 1.21),
         row("4096x8192x4096", 8.0, "loops"),
     ]
+    rows.append(row("128x128x128", 99.0) | {"ours_wrong": 0.5})
     summary = modules[0].summarised(rows, {"1x1x1": "run: died", "2x2x2": "wrong: NaN"})
+    assert summary["ours_wrong"] == ["128x128x128"], "a row of which our result is wrong counts nowhere else"
     assert summary["theirs_over_ours_isolated"] == pytest.approx(32 ** (1 / 5), abs=1e-4)
     assert summary["theirs_over_ours_graphs_isolated"] == pytest.approx(1.21 ** (1 / 4), abs=1e-4)
     assert (summary["shapes"], summary["shapes_graphs"]) == (5, 4)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from tests.docs.pages import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import timing_model
 from timing_model import distinguishable, kendall_tau
 
 
@@ -40,3 +43,13 @@ def test_only_the_chosen_pairs_count() -> None:
     x, y = np.array([2.0, 1.0, 3.0]), np.array([1.0, 2.0, 3.0])
     assert kendall_tau(x, y, apart) == 1.0
     assert kendall_tau(x, y) == pytest.approx(1 / 3)
+
+
+def test_raw_rows_of_two_gpus_are_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, gpu in (("softmax", "NVIDIA H200"), ("swiglu", "NVIDIA H100")):
+        raw = {"kernel": name, "environment": {"gpu": gpu}}
+        (tmp_path / name).write_text(json.dumps({"benchmark": "timing-model-raw", "rows": [raw]}))
+    call = ["timing_model.py", "--remodel", str(tmp_path / "softmax"), str(tmp_path / "swiglu")]
+    monkeypatch.setattr(sys, "argv", call)
+    with pytest.raises(SystemExit, match="rows of NVIDIA H100 and of NVIDIA H200"):
+        timing_model.main()

@@ -53,6 +53,9 @@ def test_a_row_compares_what_was_reported_with_other_draws(redraws: ModuleType) 
     assert found["gains"] == 1 + row["gain"] and found["widest_half_width"] == max(0.004, row["half_width"])
     measured = {"measured_speedup": 1.02, "measured_speedup_low": 1.01, "measured_null_high": 1.0, "gpu": "H"}
     assert redraws.summarise([row | measured])["measured_faster"] == 1
+    refuted = row | {"measured_verdict": "wrong_result", "measured_speedup_low": None}
+    found = redraws.summarise([row | measured, refuted])
+    assert found["measured"] == 1 and found["not_correct"] == ["topk_gating"]
 
 
 def test_worker_processes_can_load_what_is_measured(
@@ -89,7 +92,9 @@ def test_a_failed_measurement_keeps_the_searches(
     monkeypatch.setattr(redraws, "measured", fail)
     words = ["--only", "topk_gating", "--budget", "25e", "--sets", "1", "--workers", "1", "--measure"]
     assert redraws.main([*words, "--out", str(tmp_path)]) == 1
-    (row,) = json.loads((tmp_path / "redraws.json").read_text())["rows"]
+    found = json.loads((tmp_path / "redraws.json").read_text())
+    assert found["summary"]["failed"] == {"topk_gating": "not measured: no usable GPU"}
+    (row,) = found["rows"]
     assert row["kernel"] == "topk_gating" and row["evaluations"] == 25 and "measured_speedup" not in row
 
 

@@ -33,6 +33,39 @@ def test_recipes_are_made_anew(
     assert not list(tmp_path.glob("*.json")), "nothing was measured"
 
 
+def test_only_a_measurement_of_the_published_kernel_counts_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of rehearsals and of an older compiler-space.json do not; failures stay in the result."""
+    published = json.loads((remeasure.RESULTS / "compiler-space.json").read_text("utf-8"))["rows"]
+    ptx = {row["kernel"]: next(p for p in row["stages"] if p["stage"] == "ptx")["ratio"] for row in published}
+    common = {"same_file": True, "environment": {"gpu": "some"}}
+    kept = [
+        {"kernel": "rotary", "then": ptx["rotary"], **common},
+        {"kernel": "softmax", "then": 9.0, "now": 9.0, "difference": 0.0, **common},
+        {"kernel": "swiglu", "then": ptx["swiglu"], "now": 1.0, "difference": 0.0, **common},
+    ]
+    journal = tmp_path / "compiler-space-again.rows.jsonl"
+    journal.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    call = ["remeasure.py", "--only", "rotary,softmax,swiglu", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", call)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # two kernels are asked for, and have no GPU
+    remeasure.main()
+    made = json.loads((tmp_path / "compiler-space-again.json").read_text())
+    assert (made["summary"]["kernels"], made["summary"]["failed"]) == (1, 2)
+    assert [row["kernel"] for row in made["rows"]] == ["rotary", "softmax", "swiglu"]
+    with journal.open("a") as file:
+        file.write(json.dumps(kept[2] | {"kernel": "kv_append", "then": ptx["kv_append"],
+                                         "environment": {"gpu": "another"}}) + "\n")  # fmt: skip
+    with pytest.raises(SystemExit, match="make no result together"):
+        remeasure.main()
+
+
+def test_the_published_summary_is_that_of_its_rows() -> None:
+    kept = json.loads((remeasure.RESULTS / "compiler-space-again.json").read_text("utf-8"))
+    assert remeasure.summarise(kept["rows"]) == kept["summary"]
+
+
 def test_a_release_that_is_not_here_is_named() -> None:
     published = json.loads((remeasure.RESULTS / "compiler-space.json").read_text("utf-8"))
     row = next(row for row in published["rows"] if row["kernel"] == "softmax")

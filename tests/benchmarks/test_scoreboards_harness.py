@@ -101,6 +101,7 @@ def test_verdicts_on_pairs() -> None:
     assert (
         summary["relied"] == {"reads": {"in order": 1, "unasked": 1, "doubtful": 1}} and summary["wrong"] == 3
     )
+    assert summary["relied_asked"] == 2, "a pair that came out doubtful, or wrong, was tested"
     (gathered,) = (r for r in published if r["part"] == "all pairs" and r["first"] == "LDG")
     assert gathered["in order"] == ["LDG"] and gathered["wrong"] == {"LDS": 1, "STL": 64}
 
@@ -114,3 +115,21 @@ def test_nothing_that_is_relied_on_came_out_wrong() -> None:
         if order.relied(row["question"], order.OPS[row["first"]], order.OPS[second])
     ]  # fmt: skip
     assert not wrong and found["summary"]["wrong"] > 1000
+
+
+def test_lines_of_other_probes_or_of_another_gpu_are_not_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line names its kernel by number alone; which probes that has follows from the code."""
+    monkeypatch.setenv("LATENCY_PRETEND", "1")
+    jobs = scoreboards.batches()[:3]
+    lines = [
+        {"kernel": 0, "of": scoreboards.of(jobs[0], "pretended"), "counters": [], "crashed": []},
+        {"kernel": 1, "of": scoreboards.of(jobs[1][1:], "pretended"), "counters": [], "crashed": []},
+        {"kernel": 2, "of": scoreboards.of(jobs[2], "NVIDIA H200"), "counters": [], "crashed": []},
+    ]
+    (tmp_path / "journal").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sitting = scoreboards.Sitting(tmp_path / "journal", 0.0)
+    sitting.station.pretend = True
+    assert not sitting.run(jobs, 1), "there is no time for the other two"
+    assert set(sitting.done) == {0}

@@ -86,6 +86,11 @@ def test_a_small_comparison_on_the_timing_model_goes_on(
     assert [e["strategy"] for e in found["summary"]["errors"]] == ["broken"]
     for one in found["rows"][:2]:
         assert one["evaluations"] == 12 and one["curve"] and one["final_speedup"] > 0.5
+    assert found["summary"]["strategies"]["anneal"]["iqm_low"] is None, "one seed has no interval"
+    for other in (("model", 3000, 2), ("cuda", 12, 2)):
+        with pytest.raises(SystemExit, match="had another --device, --evaluations or --looks"):
+            strategies.finished(tmp_path, strategies.Settings(tmp_path, *other, float("inf")).asked)
+    assert strategies.finished(tmp_path, settings.asked)
     late = strategies.Settings(tmp_path, "model", 12, 2, 0.0)
     assert strategies.play("topk_gating", 1, ["anneal"], late) == 0, "nothing begins behind the deadline"
 

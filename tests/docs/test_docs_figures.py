@@ -64,6 +64,32 @@ def test_several_figures_of_one_quote_are_replaced_at_their_places() -> None:
     )
 
 
+def test_quoted_rows_are_those_that_the_words_name() -> None:
+    """A quote has a row's number, and a result that is made anew may have another order."""
+    text = figures.QUOTES.read_text("utf-8") + figures.SEEDS_SOURCE.read_text("utf-8")
+    found = {(name, int(at)) for name, at in re.findall(r"\{([\w-]+)\[rows\]\[(\d+)\]", text)}
+    named = ("kernel", "shape", "model", "dtype", "tokens", "contestant", "class")
+    rows = {(name, at): figures.result(name)["rows"][at] for name, at in found - {("hgemm-server", 0)}}
+    assert {(name, *(str(row[key]) for key in named if row.get(key))) for (name, _), row in rows.items()} == {
+        ("schedule-suite", "attention", "1x4x4096x128"), ("schedule-suite", "softmax", "512x2048"),
+        ("schedule-suite", "gemm_leakyrelu", "512x512x2048"), ("schedule-suite", "attention", "1x4x4096x64"),
+        ("compiler-space", "sage _attn_fwd"), ("redraws", "cross_entropy", "1024x32000"),
+        ("model-forward", "llama-3-8b", "bf16", "1", "sassafras_compile"),
+        ("audit", "WGMMA wait removed, TMA kernel"),
+    }  # fmt: skip
+    assert {row["rounds"] for row in figures.result("hgemm-server")["rows"]} == {9}, "calls each"
+
+
+def test_a_cell_of_a_model_says_which_type_was_not_measured() -> None:
+    row = {"contestant": "sassafras_compile", "vocabulary": False, "model": "llama-3", "tokens": 4}
+    rows = [{**row, "dtype": "bf16", "over_compile": 1.25}, {**row, "dtype": "bf16", "tokens": 1}]
+    rows += [{**row, "dtype": dtype, "model": "qwen", "over_compile": 1.5} for dtype in ("bf16", "fp16")]
+    assert figures.forwards({"rows": rows}) == [
+        {"tokens": 1, "llama_3": "-, wrong", "qwen": "not measured"},
+        {"tokens": 4, "llama_3": "-, 1.250", "qwen": "1.500, 1.500"},
+    ]
+
+
 def test_a_cell_waits_for_its_result_file_and_for_nothing_else() -> None:
     of = figures.result("schedule-suite")
     text = "{schedule-suite[rows][0][evaluations]} ({schedule-suite[where]})"
@@ -72,6 +98,21 @@ def test_a_cell_waits_for_its_result_file_and_for_nothing_else() -> None:
     assert figures.filled(" {nosuch[summary][x]:.3f}x ").split() == ["not", "measured", "yet"]
     with pytest.raises(KeyError):
         figures.filled("{schedule-suite[summary][nosuch]}")
+
+
+def test_the_guides_commands_make_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`schedule_suite.py` without --cases all has no variants of odd sizes: a sentence less, not an error."""
+    kept = json.loads((RESULTS / "schedule-suite.json").read_text("utf-8"))
+    kept["summary"]["geomean_speedup_odd"] = None
+    kept["rows"] = [row for row in kept["rows"] if not row["odd"]]
+    (tmp_path / "schedule-suite.json").write_text(json.dumps(kept))
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    figures.result.cache_clear()
+    try:
+        page = figures.page()
+    finally:
+        figures.result.cache_clear()
+    assert "odd sizes" not in page and "validated candidates, 0 were wrong or crashed." in page
 
 
 def test_a_table_waits_for_its_result_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,6 +340,24 @@ def test_the_benchmark_rehearses(tmp_path: Path) -> None:
     assert all(row["sassafras_speedup"] > 0 and "ours" not in row for row in written["rows"])
 
 
+def test_the_benchmark_counts_no_contestant_whose_result_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here `sassafras.matmul` gives NaN, of which no comparison with a bar says that it is above."""
+    matmul = room.matmul
+
+    def spoilt(*given: Any, **more: Any) -> Any:
+        return matmul(*given, **more).fill_(float("nan"))
+
+    monkeypatch.setattr(room, "matmul", spoilt)
+    done = run_benchmark("matmul_epilogue", "--dry-run", "--rounds", "2", "--out", tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    written = json.loads((tmp_path / "matmul-epilogue-dry.json").read_text())
+    spoilt_rows = [row for row in written["rows"] if row["activation"] != "swiglu"]
+    assert all(row["wrong"] == ["sassafras"] and "sassafras_speedup" not in row for row in spoilt_rows)
+    assert written["summary"]["rows"] == 1 and len(written["rows"]) == 4
+
+
 def test_both_launchers_see_the_same_problem(install: Install) -> None:
     other, launcher = (install(kind).launcher for kind in ("python", "compiled"))
     bias = half(48)
