@@ -4,8 +4,8 @@
         [--triton] [--limit-s 560] [--share 1/4] [--resume JOURNAL ...] [--dry-run]
 
 `layers`: layer shapes, weights from memory (rotating through twice the L2), back to back and with an
-elementwise kernel between; cuBLASLt's algorithm is selected in that context, and with --triton a plain
-Triton kernel's tiles. A shape that the table has is tuned. `contexts`: shapes of the grid (stratified),
+elementwise kernel between; cuBLASLt's algorithm, and with --triton a plain Triton kernel's tiles, are the
+fastest of the former. A shape that the table has is tuned. `contexts`: shapes of the grid (stratified),
 weights n x k; cuBLASLt's algorithm is selected back to back, as AutoTuning does. Its contexts: back_to_back;
 dependent (C of a product is A of the next, m x n x k and m x k x n by turns); elementwise and pdl_neighbour
 (a kernel on C between, its time included); cold (rotating weights); up to 1e10 FLOP isolated (event to
@@ -238,7 +238,8 @@ def main() -> int:
     stage = _stage({"dry": given.dry_run, "cache": given.cache, "options": {"seed": given.seed}})
     where = environment()
     header = {"gpu": where["gpu"], "torch": where["torch"], "sassafras": code_digest("gemm")[:16]}
-    journal = journal_of(given, name, {**header, "cublaslt": stage.lt.version, "seed": given.seed})
+    more = {"triton": True} if given.triton else {}  # a contestant that other journals lack
+    journal = journal_of(given, name, {**header, "cublaslt": stage.lt.version, "seed": given.seed, **more})
     done, lost = journal.done(), False
     for group in shared(groups(given), given):
         suffix = " tuned" * given.tuned + f" #{given.process}"

@@ -83,6 +83,8 @@ def _contestants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     def over(base: str, name: str) -> dict[str, float]:
         those = records if "max_autotune" in (base, name) else without
+        if any(base in record["wrong"] for record in those):
+            return {}
         groups = [r for record in those if (r := ratios(record, base, name)) is not None]
         column = "null" if name == "null" else f"over_{base}"
         return _named(column, interval(groups)) if groups else {}

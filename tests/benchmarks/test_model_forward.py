@@ -82,6 +82,9 @@ def test_a_process_with_max_autotune_is_asked_for_that_alone(bench: Any) -> None
     ours = by["sassafras_compile"]
     assert ours["us"] == 1.6 and (ours["over_compile_low"], ours["over_compile_high"]) == (1.25, 1.25)
     assert ours["over_max_autotune"] == pytest.approx(1.35) and by["max_autotune"]["us"] == 1.8
+    spoilt = {row["contestant"]: row for row in bench.forward_rows([apart | {"wrong": ["compile"]}, alone])}
+    assert "over_compile" not in spoilt["sassafras_compile"] and "null" not in spoilt["eager"], "a wrong base"
+    assert spoilt["sassafras_compile"]["over_max_autotune"] == ours["over_max_autotune"]
     only = {row["contestant"]: row for row in bench.forward_rows([alone])}
     assert only["sassafras_compile"]["over_compile"] == 1.5
 
