@@ -235,6 +235,24 @@ sys.stdout.buffer.write(cubin)
     assert with_nvcc(nvcc, STATIC, options, where="k") not in (b"", outputs[0])
 
 
+def test_a_source_has_one_folder_while_others_come_and_go(tmp_path: Path) -> None:
+    """A thread or process that had found the folder, and no longer finds it, took another."""
+    script = """
+from concurrent.futures import ThreadPoolExecutor
+from sassafras.cuda.compile import _folder_of
+def used(_):
+    with _folder_of("text") as folder:
+        return str(folder)
+with ThreadPoolExecutor(4) as pool:
+    print(*set(pool.map(used, range(3000))))
+"""
+    command, environment = [sys.executable, "-c", script], {**os.environ, "TMPDIR": str(tmp_path)}
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(2)]
+    outputs = [run.communicate()[0].split() for run in runs]
+    assert len(outputs[0]) == 1 and outputs[0] == outputs[1]
+    assert [path.name for path in tmp_path.rglob("*")] == [f"sassafras-{os.getuid()}"]
+
+
 @needs_nvcc
 def test_cache_operators_that_a_user_chose_for_all_accesses_stay() -> None:
     item = case(args={"y": Buffer("fp32", (1,), role="out"), "x": Buffer("fp32", (3,))}, constants={})
