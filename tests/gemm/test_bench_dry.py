@@ -144,6 +144,17 @@ def test_time_may_be_up(tmp_path: Path, minutes: float) -> None:
     assert summary["pending"] == 0 and rows[0]["ours"] > 0
 
 
+@pytest.mark.parametrize("left", (b"", b'{"header": {"form'))
+def test_a_run_that_was_killed_in_its_first_line_goes_on(tmp_path: Path, left: bytes) -> None:
+    """A full disk leaves such a file, too; the whole folder's times were to be given up with --fresh."""
+    settings = RunSettings(tmp_path, OPTIONS, gpus=2, **QUIET)
+    assert runs.run(SHAPES[:1], settings)[1]["measured"] == 1
+    for stem in ("select", "offline-0"):
+        (tmp_path / f"hgemm-{stem}.gpu1.jsonl").write_bytes(left)
+    assert runs.run(SHAPES[:1], settings)[1]["measured"] == 1
+    assert runs.run(SHAPES, settings)[1]["measured"] == 3
+
+
 def test_selection_leaves_time_to_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs: list[ShapeJob] = []
     monkeypatch.setattr(runs.runner, "work", lambda job, gpus: jobs.append(job))

@@ -145,8 +145,8 @@ def damaged(shape: str, error: Exception) -> SassafrasError:
 
 
 def journals(folder: Path, stem: str) -> list[Path]:
-    """The journals of a stem (``hgemm-select``), one for each GPU or cluster that worked on it."""
-    return sorted(folder.glob(f"{stem}.gpu*.jsonl"))
+    """The journals of a stem (``hgemm-select``) that have begun: one for each GPU or cluster."""
+    return sorted(filter(has_begun, folder.glob(f"{stem}.gpu*.jsonl")))
 
 
 def records(folder: Path, stem: str) -> dict[str, dict[str, Any]]:
