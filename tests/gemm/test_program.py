@@ -276,6 +276,18 @@ def test_a_folder_that_takes_no_record_is_said_once(
     assert found == {str(child): {KINDS[0]: 1}, str(os.getpid()): {KINDS[0]: 1, KINDS[1]: 1}}
 
 
+def test_a_record_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A program that changed its folder left part of its calls in the one that was named."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    one = Recorder(Path("records"))
+    one.count(tuple(Problem.of(KINDS[0])))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    one.count(tuple(Problem.of(KINDS[1])))
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert recorded([*(tmp_path / "records").iterdir()])[0] == {KINDS[0]: 1, KINDS[1]: 1}
+
+
 def test_records_of_several_processes_are_added(tmp_path: Path) -> None:
     for number in (1, 2):
         one = Recorder(tmp_path)

@@ -38,7 +38,7 @@ class Recorder:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder, self.others = folder, 0
+        self.folder, self.others = folder and folder.absolute(), 0  # the program may change its own
         self.calls: Counter[Product] = Counter()
         self._captured: Counter[Product] | None = None
         self._process, self._refused = os.getpid(), False
