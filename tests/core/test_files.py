@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from sassafras.core.files import write_whole
+from sassafras.core.files import locked, write_whole
 
 
 def test_folders_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -68,3 +69,20 @@ def test_a_name_may_be_as_long_as_the_system_lets_it(tmp_path: Path) -> None:
         write_whole(tmp_path / name, "data")
         assert [path.name for path in tmp_path.iterdir()] == [name]
         (tmp_path / name).unlink()
+
+
+def test_a_lock_ends_with_its_block_whatever_was_forked_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    end, kept = os.pipe()
+    with locked(path):
+        if (child := os.fork()) == 0:
+            os.close(kept)
+            os.read(end, 1)
+            os._exit(0)
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(kept)
+        os.waitpid(child, 0)
+        os.close(end)

@@ -59,7 +59,11 @@ def locked(path: str | Path) -> Iterator[None]:
     with Path(path or os.devnull).open("a") as file:
         if path:
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            if path:  # a child that was forked meanwhile has it, too
+                fcntl.flock(file, fcntl.LOCK_UN)
 
 
 @cache

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ def alone(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        with suppress(OSError):  # a child that was forked meanwhile has it, too
+            fcntl.flock(held, fcntl.LOCK_UN)
         os.close(held)
 
 
