@@ -94,10 +94,10 @@ def with_nvcc(
     """`with_nvrtc` by the compiler at this path. Raises CompileError with its message."""
     with _folder_of(source) as scratch:
         file, output = scratch / name, scratch / "kernel.out"
-        file.write_text(source)
+        file.write_text(source, "utf-8")
         os.utime(file, (0, 0))  # ptxas writes it into line tables
         command = [nvcc, "-ptx" if ptx else "-cubin", *options, str(file), "-o", str(output)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
         if done.returncode != 0:
             message = (done.stderr or done.stdout).replace(str(file), name).strip()
             raise CompileError(f"nvcc refused the source:\n{message}", where=where)
