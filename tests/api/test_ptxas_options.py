@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from sassafras.api.ptxas_options import choose
 from sassafras.api.ptxas_options import load as load_choice
-from sassafras.core import Candidate, CompileError, Evaluation, SassafrasError, Space
+from sassafras.core import Candidate, CompileError, Evaluation, SassafrasError, Space, ToolMissing
 from sassafras.frontend import ptx, ptxas_options
 from sassafras.frontend._ptxas import assemble
 from sassafras.frontend.ptx import PtxMove, PtxState
@@ -104,6 +105,24 @@ def test_what_ptxas_refuses_is_reported(space: ptx.PtxSpace) -> None:
 def test_registers_of_a_block_bound_the_limits() -> None:
     assert ptx.registers_at_launch(1024) == 64
     assert ptx.registers_at_launch(128) == 255
+
+
+def test_without_a_home_directory_fetched_programs_are_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in a container with a user of its own."""
+    monkeypatch.setenv("SASSAFRAS_PTXAS_HOME", str(tmp_path))
+    here = ptxas_options.available()
+    for name in ("HOME", "XDG_CACHE_HOME", "SASSAFRAS_PTXAS_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(user: int) -> object:
+        raise KeyError(user)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert ptxas_options.available() == here != []
+    with pytest.raises(ToolMissing, match="SASSAFRAS_PTXAS_HOME"):
+        ptxas_options.fetch("12.9.999")
 
 
 def test_a_wheel_for_each_release() -> None:

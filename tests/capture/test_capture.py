@@ -28,7 +28,7 @@ from sassafras.core import Buffer, Custom, Kernel, WorkloadError
 from sassafras.frontend import ptx
 from sassafras.frontend.captured import files, values
 from sassafras.frontend.captured.files import Captured, read
-from sassafras.frontend.captured.workloads import workload
+from sassafras.frontend.captured.workloads import Contents, workload
 from sassafras.frontend.ptx.rewrites import Cache, EntryName
 from sassafras.sass import Program
 from sassafras.targets import load
@@ -310,6 +310,21 @@ def test_damaged_files_are_refused(recorded: Path, tmp_path: Path) -> None:
         index.fill.fn((256,), torch.int32, None, "cpu")
     with pytest.raises(WorkloadError, match="0 captured kernels"):
         found.find("nothing")
+
+
+def test_contents_are_as_large_as_the_user_lets_them_be(tmp_path: Path) -> None:
+    import torch
+
+    size = 257 << 20
+    kept = ContentsWriter(CaptureSettings(tmp_path, tensor_bytes=size, all_bytes=size))
+    one = kept._one(torch.arange(1 << 20, dtype=torch.int32))
+    path = tmp_path / f"{one['data']}.npz"
+    data = path.read_bytes()
+    with path.open("r+b") as file:  # an archive is read from its end
+        file.seek(size)
+        file.write(data)
+    assert path.stat().st_size > size
+    assert int(Contents(path)((1 << 20,), torch.int64, None, "cpu")[-1]) == (1 << 20) - 1
 
 
 def test_contents_of_a_view_lie_where_its_strides_say(tmp_path: Path) -> None:

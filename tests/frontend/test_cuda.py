@@ -236,6 +236,66 @@ sys.stdout.buffer.write(cubin)
 
 
 @needs_nvcc
+def test_sources_are_utf8_whatever_the_locale(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text(f"// grün, 漢字\n{STATIC}", "utf-8")
+    (tmp_path / "bad.cu").write_text(f"{STATIC} grün(;", "utf-8")
+    (tmp_path / "k.toml").write_text(
+        """source = "k.cu" # grün
+entry = "k"
+threads = 32
+[[case]]
+name = "grün"
+grid = [1]
+[case.args]
+y = { dtype = "fp32", shape = [128], role = "out" }
+x = { dtype = "fp32", shape = [1] }
+""",
+        "utf-8",
+    )
+    script = """
+from sassafras.cuda.compile import with_nvcc
+from sassafras.core import CompileError
+from sassafras.frontend._ptxas import assemble
+from sassafras.sass.tools import find
+from sassafras.targets import load
+work = load("k.toml")
+case = work.cases[0]
+print(work.build(case, "sm_90a").name)
+text = open("bad.cu", encoding="utf-8").read()
+for tool, make in (
+    ("nvcc", lambda nvcc: with_nvcc(nvcc, text, ["-arch=sm_90a"], where="bad")),
+    ("ptxas", lambda ptxas: assemble(work.build.ptx(case, "sm_90a") + chr(252), "sm_90a", ptxas)),
+):
+    try:
+        make(str(find(tool).path))
+    except CompileError:
+        print("refused")
+"""
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-X", "utf8=0", "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert done.stdout.split() == [b"k", b"refused", b"refused"], done.stderr.decode(errors="replace")
+
+
+def test_a_source_has_one_folder_while_others_come_and_go(tmp_path: Path) -> None:
+    """A thread or process that had found the folder, and no longer finds it, took another."""
+    script = """
+from concurrent.futures import ThreadPoolExecutor
+from sassafras.cuda.compile import _folder_of
+def used(_):
+    with _folder_of("text") as folder:
+        return str(folder)
+with ThreadPoolExecutor(4) as pool:
+    print(*set(pool.map(used, range(3000))))
+"""
+    command, environment = [sys.executable, "-c", script], {**os.environ, "TMPDIR": str(tmp_path)}
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(2)]
+    outputs = [run.communicate()[0].split() for run in runs]
+    assert len(outputs[0]) == 1 and outputs[0] == outputs[1]
+    assert [path.name for path in tmp_path.rglob("*")] == [f"sassafras-{os.getuid()}"]
+
+
+@needs_nvcc
 def test_cache_operators_that_a_user_chose_for_all_accesses_stay() -> None:
     item = case(args={"y": Buffer("fp32", (1,), role="out"), "x": Buffer("fp32", (3,))}, constants={})
     for flags, free in (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,34 @@ def test_time_may_be_up(tmp_path: Path, minutes: float) -> None:
     assert summary["pending"] == 3 and summary["measured"] == 0 and all(row["pending"] for row in rows)
     rows, summary = runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, **QUIET))
     assert summary["pending"] == 0 and rows[0]["ours"] > 0
+
+
+def test_a_clock_that_is_set_is_no_time_that_has_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(1e9, 1e6)
+    monkeypatch.setattr(time, "time", lambda: next(clock))
+    assert runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, minutes=10, **QUIET))[1]["measured"] == 1
+
+
+def test_results_are_written_whole(tmp_path: Path) -> None:
+    """A full disk left a cut file in place of the earlier results."""
+    settings = RunSettings(tmp_path, OPTIONS, **QUIET)
+    path, _ = benchmark(SHAPES[:1], settings)
+    with path.open() as reading:
+        assert benchmark(SHAPES[:2], settings)[1]["measured"] == 2
+        assert len(json.load(reading)["rows"]) == 1 and len(json.loads(path.read_text())["rows"]) == 2
+
+
+@pytest.mark.parametrize("left", (b"", b'{"header": {"form'))
+def test_a_run_that_was_killed_in_its_first_line_goes_on(tmp_path: Path, left: bytes) -> None:
+    """A full disk leaves such a file, too; the whole folder's times were to be given up with --fresh."""
+    settings = RunSettings(tmp_path, OPTIONS, gpus=2, **QUIET)
+    assert runs.run(SHAPES[:1], settings)[1]["measured"] == 1
+    for stem in ("select", "offline-0"):
+        (tmp_path / f"hgemm-{stem}.gpu1.jsonl").write_bytes(left)
+    assert runs.run(SHAPES[:1], settings)[1]["measured"] == 1
+    assert runs.run(SHAPES, settings)[1]["measured"] == 3
 
 
 def test_selection_leaves_time_to_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

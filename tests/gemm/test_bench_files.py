@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from sassafras.core import SassafrasError
 from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.gemm.bench import report
-from sassafras.gemm.bench.journal import Journal, belongs, records_of
+from sassafras.gemm.bench.journal import Journal, alone, belongs, records_of
 from sassafras.gemm.bench.runs import collected
 
 
@@ -86,6 +87,22 @@ def test_journal_survives_a_kill_and_refuses_strangers(tmp_path: Path) -> None:
     for cut in (b"", b"{", b'{"header": {"kern'):  # killed in the first line
         path.write_bytes(cut)
         assert not Journal(path, {"kernels": "a"}).done()
+
+
+def test_a_folder_is_free_again_whatever_was_forked_meanwhile(tmp_path: Path) -> None:
+    end, kept = os.pipe()
+    with alone(tmp_path):
+        if (child := os.fork()) == 0:
+            os.close(kept)
+            os.read(end, 1)
+            os._exit(0)
+    try:
+        with alone(tmp_path), pytest.raises(SassafrasError, match="another process"), alone(tmp_path):
+            pass
+    finally:
+        os.close(kept)
+        os.waitpid(child, 0)
+        os.close(end)
 
 
 @pytest.mark.parametrize("text", ("5\n", '{"header": 5}\n', '{"head', "[1]\n"))

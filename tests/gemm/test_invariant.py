@@ -5,6 +5,7 @@ The engine runs on the stand-in for the CUDA driver, as in `test_matmul`.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
@@ -463,6 +464,18 @@ def test_the_context_refuses_what_torch_refuses(engine: room.InvariantPlanner, d
         assert any(word in str(found.value) for word in known), (at, found.value)
     with sassafras.batch_invariant():
         assert random(1, dtype=dtype)[0].mean(0).shape == ()
+
+
+def test_the_context_writes_a_mean_in_another_type_as_torch_does(engine: room.InvariantPlanner) -> None:
+    x = random(1)[0]  # takes no kernel
+    for kind in (torch.float16, torch.float32, torch.float64):
+        wanted = torch.mean(x, 0, out=torch.empty((), dtype=kind))
+        with sassafras.batch_invariant():
+            found = torch.mean(x, 0, out=torch.empty((), dtype=kind))
+        assert found.dtype == kind and torch.allclose(found, wanted, atol=1e-3)
+    for within in (contextlib.nullcontext(), sassafras.batch_invariant()):
+        with within, pytest.raises(RuntimeError):
+            torch.mean(x, 0, out=torch.empty((), dtype=torch.int64))
 
 
 def test_gradients_within_the_context(engine: room.InvariantPlanner, library: Path) -> None:

@@ -276,6 +276,34 @@ def test_a_folder_that_takes_no_record_is_said_once(
     assert found == {str(child): {KINDS[0]: 1}, str(os.getpid()): {KINDS[0]: 1, KINDS[1]: 1}}
 
 
+def test_a_fork_counts_while_another_thread_does() -> None:
+    """The thread is not in the child, which waited for it for ever."""
+    one = Recorder()
+    with one._lock:
+        if (child := os.fork()) == 0:
+            one.count(tuple(Problem.of(KINDS[0])))
+            os._exit(one.calls.total())
+    end = time.monotonic() + 20
+    while (found := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
+        time.sleep(0.02)
+    if found == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert os.WIFEXITED(found[1]) and os.WEXITSTATUS(found[1]) == 1 and found[0] == child
+
+
+def test_a_record_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A program that changed its folder left part of its calls in the one that was named."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    one = Recorder(Path("records"))
+    one.count(tuple(Problem.of(KINDS[0])))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    one.count(tuple(Problem.of(KINDS[1])))
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert recorded([*(tmp_path / "records").iterdir()])[0] == {KINDS[0]: 1, KINDS[1]: 1}
+
+
 def test_records_of_several_processes_are_added(tmp_path: Path) -> None:
     for number in (1, 2):
         one = Recorder(tmp_path)

@@ -125,6 +125,12 @@ def test_triton_kernels_with_what_they_use() -> None:
     assert "Copies" not in " ".join(second.tokens)
 
 
+@pytest.mark.parametrize("mark", ("\f\n", "# \u2028\n", "# \x0b\n", "#\r"))
+def test_lines_of_python_are_counted_as_python_does(mark: str) -> None:
+    wanted = [(found.name, found.code) for found in kernels_of(TRITON, ".py")]
+    assert [(found.name, found.code) for found in kernels_of(mark * 3 + TRITON, ".py")] == wanted
+
+
 def test_every_kernel_of_our_cuda_files_is_found() -> None:
     """Counted independently: ``__global__`` in our hand-written kernels without macros that make kernels."""
     for name in ("transpose", "mma_cp_async", "wgmma_tile", "spmv", "histogram", "constant_tables"):

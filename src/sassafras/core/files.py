@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import stat
 import threading
 from collections.abc import Iterator
 from functools import cache
@@ -16,18 +17,27 @@ def write_whole(path: Path, data: bytes | str) -> None:
     """Write a file beside its place and put it there in one step; text as UTF-8.
 
     A reader sees the old file or the new one, even when several processes write concurrently or one is
-    killed. Folders above it are made. A device or a pipe (``/dev/stdout``) is written to, not replaced.
+    killed. Folders above it are made. A device or a pipe (``/dev/stdout``) is written to, not replaced; of a
+    link the file that it names is. Mode and owner of a file stay.
 
     Raises:
         OSError: it cannot be written; what was there before stays.
     """
-    if path.exists() and not path.is_file():
-        path.write_bytes(data.encode() if isinstance(data, str) else data)
+    data = data.encode() if isinstance(data, str) else data
+    before = path.stat() if path.exists() else None
+    if before is not None and not stat.S_ISREG(before.st_mode):
+        path.write_bytes(data)
         return
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid():x}-{threading.get_ident():x}.part")
+    part = path.with_name(f"{path.name[:50]}.{os.getpid():x}-{threading.get_ident():x}.part")
     try:
-        part.write_bytes(data.encode() if isinstance(data, str) else data)
+        with part.open("wb") as file:
+            with contextlib.suppress(OSError):  # not on every file system, nor any owner but by root
+                if before is not None:
+                    os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
+                    os.fchown(file.fileno(), before.st_uid, before.st_gid)
+            file.write(data)
         part.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -49,7 +59,11 @@ def locked(path: str | Path) -> Iterator[None]:
     with Path(path or os.devnull).open("a") as file:
         if path:
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            if path:  # a child that was forked meanwhile has it, too
+                fcntl.flock(file, fcntl.LOCK_UN)
 
 
 @cache

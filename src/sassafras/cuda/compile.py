@@ -11,7 +11,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +94,10 @@ def with_nvcc(
     """`with_nvrtc` by the compiler at this path. Raises CompileError with its message."""
     with _folder_of(source) as scratch:
         file, output = scratch / name, scratch / "kernel.out"
-        file.write_text(source)
+        file.write_text(source, "utf-8")
         os.utime(file, (0, 0))  # ptxas writes it into line tables
         command = [nvcc, "-ptx" if ptx else "-cubin", *options, str(file), "-o", str(output)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
         if done.returncode != 0:
             message = (done.stderr or done.stdout).replace(str(file), name).strip()
             raise CompileError(f"nvcc refused the source:\n{message}", where=where)
@@ -136,12 +136,15 @@ def _folder_of(text: str) -> Iterator[Path]:
 def _locked(folder: Path) -> int:
     """A descriptor of the folder, which is made and locked."""
     while True:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        fcntl.flock(held, fcntl.LOCK_EX)
-        if folder.exists() and os.path.samestat(folder.lstat(), os.fstat(held)):
-            return held
-        os.close(held)  # who had it has removed it
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        with suppress(FileNotFoundError), ExitStack() as opened:  # who had it removes it at any moment
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            opened.callback(os.close, held)
+            fcntl.flock(held, fcntl.LOCK_EX)
+            if os.path.samestat(folder.lstat(), os.fstat(held)):
+                opened.pop_all()
+                return held
 
 
 def ptxas_flags_of_nvcc(nvcc: str, options: Sequence[str], *, where: str) -> tuple[str, ...]:

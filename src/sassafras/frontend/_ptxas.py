@@ -48,10 +48,12 @@ def assemble(ptx: str, arch: str, ptxas: str, *, flags: Sequence[str] = (), wher
     """
     with tempfile.TemporaryDirectory(prefix="sassafras-") as folder:
         source, output = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(ptx)
+        source.write_text(ptx, "utf-8")
         command = [ptxas, *flags, f"--gpu-name={arch}", str(source), "-o", str(output)]
         with os_errors("cannot run ptxas", ptxas, ToolMissing):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command, capture_output=True, encoding="utf-8", errors="replace", check=False
+            )
         if done.returncode != 0:
             message = (done.stderr or done.stdout).replace(f"{folder}/", "").strip()
             message = message or f"exit status {done.returncode}"

@@ -45,7 +45,7 @@ def read(path: Path) -> Workload:
     """
     where = str(path)
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise WorkloadError(f"not TOML: {error}", where=where) from error
     _only(data, _KEYS, where)

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,15 +132,21 @@ def controls_digest(controls: str) -> str:
 
 
 def home() -> Path:
-    """Where fetched ptxas programs are kept: ``$SASSAFRAS_PTXAS_HOME`` or the user's cache."""
+    """Where fetched ptxas programs are: ``$SASSAFRAS_PTXAS_HOME`` or the user's cache. Raises ToolMissing."""
     if given := os.environ.get("SASSAFRAS_PTXAS_HOME"):
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sassafras" / "ptxas"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sassafras" / "ptxas"
+    except RuntimeError as error:
+        hint = "set HOME, or name a folder with SASSAFRAS_PTXAS_HOME"
+        raise ToolMissing("there is no home directory to keep ptxas in", hint=hint) from error
 
 
 def available() -> list[str]:
     """Every ptxas on this machine: fetched ones, Triton's, the wheels', the toolkit's."""
-    fetched = sorted(str(p) for p in home().glob("*/ptxas")) if home().is_dir() else []
+    fetched: list[str] = []
+    with suppress(ToolMissing, OSError):  # no home directory, or one that this process may not look into
+        fetched = sorted(str(p) for p in home().glob("*/ptxas"))
     return [*(str(tool.path) for tool in find_all("ptxas")), *fetched]
 
 

@@ -172,7 +172,7 @@ def _declared(node: Any) -> list[Any]:
 
 
 def _triton(text: str) -> Iterator[FoundKernel]:
-    tree, lines = ast.parse(text), text.splitlines()
+    tree, lines = ast.parse(text), re.split(r"\r\n?|\n", text)  # as `ast` counts: a form feed ends none
     imports = [
         ast.unparse(node)
         for node in tree.body

@@ -20,7 +20,7 @@ from . import FORMAT
 
 NAME = "captured.json"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-#: larger than any valid file of a capture
+#: larger than any valid index, cubin or PTX of a capture
 _MOST_BYTES = 256 << 20
 #: larger than any valid number of microseconds or seconds
 _MOST = 1e18
@@ -192,10 +192,10 @@ class Captured:
             ) from error
 
 
-def contents(path: Path) -> bytes:
-    """Bytes of a capture's file. Raises OSError where it is none: a pipe would never end."""
+def contents(path: Path, most: float = _MOST_BYTES) -> bytes:
+    """Bytes of a capture's file, at most so many. Raises OSError where it is none: a pipe would never end."""
     facts = path.stat()
-    if not stat.S_ISREG(facts.st_mode) or facts.st_size > _MOST_BYTES:
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > most:
         raise OSError(errno.EINVAL, "no file, or too large a one")
     return path.read_bytes()
 

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ def alone(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        with suppress(OSError):  # a child that was forked meanwhile has it, too
+            fcntl.flock(held, fcntl.LOCK_UN)
         os.close(held)
 
 
@@ -145,8 +147,8 @@ def damaged(shape: str, error: Exception) -> SassafrasError:
 
 
 def journals(folder: Path, stem: str) -> list[Path]:
-    """The journals of a stem (``hgemm-select``), one for each GPU or cluster that worked on it."""
-    return sorted(folder.glob(f"{stem}.gpu*.jsonl"))
+    """The journals of a stem (``hgemm-select``) that have begun: one for each GPU or cluster."""
+    return sorted(filter(has_begun, folder.glob(f"{stem}.gpu*.jsonl")))
 
 
 def records(folder: Path, stem: str) -> dict[str, dict[str, Any]]:

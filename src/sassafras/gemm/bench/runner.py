@@ -39,7 +39,7 @@ class ShapeJob:
         shapes: names of shapes.
         say: is told how it goes.
         selections: shape -> what was selected for it, for a measurement.
-        deadline: ``time.time()`` after which no shape is begun.
+        deadline: ``time.monotonic()`` after which no shape is begun.
         progress: say every so many shapes, 0 for never.
         in_order: shapes are begun in their order, not the longest first: a deadline cuts off a sample's end.
     """
@@ -67,7 +67,7 @@ class ShapeJob:
 
     def late(self) -> bool:
         """Whether the deadline has passed."""
-        return self.deadline is not None and time.time() > self.deadline
+        return self.deadline is not None and time.monotonic() > self.deadline
 
 
 def prepare(cache: Path | None, say: Say, instances: Sequence[Instance]) -> None:

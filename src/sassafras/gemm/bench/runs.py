@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
+from sassafras.core.files import write_whole
 from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.cuda.environment import environment
 
@@ -87,7 +88,7 @@ class _Begun(ExitStack):
             for path in settings.folder.glob("hgemm-*.gpu*.jsonl"):
                 path.unlink()
         self.texts = [str(shape) for shape in shapes]
-        self._started = time.time()
+        self._started = time.monotonic()
 
     def work(
         self,
@@ -252,7 +253,7 @@ def benchmark(
     lines = ",\n  ".join(json.dumps(row, default=str) for row in rows)
     body = json.dumps(head, indent=1, default=str)
     path = settings.folder / f"{stem}.json"
-    path.write_text(body[:-2] + ',\n "rows": [\n  ' + lines + "\n ]\n}\n")
+    write_whole(path, body[:-2] + ',\n "rows": [\n  ' + lines + "\n ]\n}\n")
     return path, summary
 
 

@@ -205,6 +205,11 @@ def _mean(x: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
     )
 
 
+def _mean_out(*given: Any, out: Any, **named: Any) -> Any:
+    value = _mean(*given, **named)  # in a type of its own, if it goes into `out`'s
+    return _into(out, value.to(out.dtype) if torch.can_cast(value.dtype, out.dtype) else value)
+
+
 def _rms_norm(x: Any, normalized_shape: Any, weight: Any, eps: float | None) -> tuple[Any, Any]:
     kept = x.dim() - len(normalized_shape)
     rows = _real(x, "rms_norm").reshape(*x.shape[:kept], -1)
@@ -228,7 +233,7 @@ def _replaced() -> dict[str, Callable[..., Any]]:
     }
     found: dict[str, Callable[..., Any]] = {f"{n}.out": _writing(f) for n, f in (sums | others).items()}
     found |= sums | others | {"mm": _product, "bmm": _product, "_fused_rms_norm": _rms_norm}
-    found |= {"mm.out": _product_out, "bmm.out": _product_out}
+    found |= {"mm.out": _product_out, "bmm.out": _product_out, "mean.out": _mean_out}
     found |= {f"{name}_": _in_place(function) for name, function in sums.items()}
     found["mean.dim"] = found.pop("mean")
     return found

@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,6 +25,16 @@ from .problem import Problem
 
 #: folder that a program's processes write their records to
 VARIABLE = "SASSAFRAS_GEMM_RECORD"
+#: recorders of this process
+_EVERY: weakref.WeakSet[Recorder] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for one in list(_EVERY):
+        one.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Recorder:
@@ -38,11 +49,11 @@ class Recorder:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder, self.others = folder, 0
+        self.folder, self.others = folder and folder.absolute(), 0  # the program may change its own
         self.calls: Counter[Product] = Counter()
         self._captured: Counter[Product] | None = None
-        self._process, self._refused = os.getpid(), False
-        self._lock = threading.Lock()
+        self._refused, self._lock = False, threading.Lock()
+        _EVERY.add(self)
         self._original: dict[str, Callable[..., Any]] = {}
 
     def over(self, launcher: Any) -> CountingLauncher:
@@ -55,7 +66,6 @@ class Recorder:
             return
         product = Problem(*key).product
         with self._lock:
-            self._begin()
             if product is None:
                 self.others += 1
                 return
@@ -71,7 +81,6 @@ class Recorder:
         if self.folder is None:
             return
         with self._lock:
-            self._begin()
             found = {"products": to_json(self.calls), "others": self.others}
             try:
                 write_whole(self.folder / f"{os.getpid()}.json", json.dumps(found))
@@ -82,11 +91,10 @@ class Recorder:
         if not said:
             warnings.warn(f"sassafras.matmul: {told}", RuntimeWarning, stacklevel=2)
 
-    def _begin(self) -> None:
-        """A process that was forked counts its own calls: its parent's are in the parent's file."""
-        if self._process != os.getpid():
-            self._process, self.others = os.getpid(), 0
-            self.calls.clear()
+    def after_fork(self) -> None:
+        """A child counts its own calls; it has none of its parent's threads, which may hold the lock."""
+        self._lock, self.others = threading.Lock(), 0
+        self.calls.clear()
 
     def watch_graphs(self, graph: Any) -> None:
         """Count replays of a class of CUDA graphs (torch.cuda.CUDAGraph), until `leave_graphs`."""
