@@ -59,7 +59,7 @@ def said(words: list[str]) -> str:
         (["knobs", "suite:softmax"], ["knobs has another name now (sassafras ptxas-options TARGET)"]),
         (["gemm", "tune", "--grid", "cuda-l2"], ["another name now (sassafras tune --products GRID)"]),
         (["tune"], ["nothing to tune is named", "tune captured, -- python program.py"]),
-        (["tune", "folder", "--products", "64x64x64"], ["both 'folder' and products are named"]),
+        (["tune", "folder", "--products", "64x64x64"], ["both 'folder' and --products are named"]),
         (["tune", "folder", "--bands", "<1e8"], ["--bands is for --products only"]),
         (
             ["tune", "--products", "64x64x64", "--budget", "1s"],
@@ -99,6 +99,27 @@ def said(words: list[str]) -> str:
         (["gemm", "bench", "--dry-run", "--configs", "0"], ["'--configs'", "than or equal to 1"]),
         (["gemm", "bench", "--dry-run", "--calls", "4"], ["'--calls'", "than or equal to 5"]),
         (["gemm", "bench", "--dry-run", "--minutes", "nan"], ["'--minutes'", "than or equal to 0"]),
+        (
+            ["gemm", "bench", "--dry-run", "--known", "--from", "NVIDIA H200"],
+            ["--known does nothing with --from (leave it out)"],
+        ),
+        (["gemm", "bench", "--dry-run", "--top", "3"], ["--top does nothing without --from"]),
+        (["tune", "--products", "64x64x64", "--top", "3"], ["--top does nothing without --from"]),
+        (["tune", "--products", "64x64x64", "--recorded", "3"], ["does nothing without --only-configs"]),
+        (
+            ["verify", "x.py", "--batch-invariant", "--samples", "3"],
+            ["--samples does nothing"],
+        ),
+        (["evolve", "x.py", "--base-url", "http://x/v1"], ["--base-url does nothing with --proposer mutate"]),
+        (
+            ["evolve", "x.py", "--proposer", "endpoint:m", "--wait", "3"],
+            ["--wait does nothing"],
+        ),
+        (["evolve", "x.py", "--folder", "run", "--fresh"], ["run: a run in a folder goes on"]),
+        (
+            ["evolve", "x.py", "--proposer", "exchange:run", "--fresh", "--device", "none"],
+            ["run: a run in a folder goes on"],
+        ),
         (["gemm", "configs", "64x64x64", "--limit", "-1"], ["'--limit'", "than or equal to 0"]),
         (["tune", "--products", "64x64x64", "--configs", "0"], ["'--configs'", "than or equal to 1"]),
         (["tune", "--products", "64x64x64", "--recorded", "-1"], ["'--recorded'", "than or equal to 0"]),

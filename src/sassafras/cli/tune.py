@@ -100,7 +100,12 @@ def command(
             min=0, help="With --only-configs: number of recorded configurations to time again, per layout."
         ),
     ] = 4,
-    source: options.Source = "",
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from", help="Take candidates (with --calibrate: the table) from this GPU: NVIDIA H200."
+        ),
+    ] = "",
     top: options.Top = 6,
     layouts: Annotated[str, typer.Option(help="Layouts to tune: nn,tn, or for gradients nt,tt.")] = "nn,tn",
     apart: options.Apart = True,
@@ -119,10 +124,11 @@ def command(
     calls none, or --space is given, its Triton kernels, torch.compile's too, are tuned within the same time,
     shared by their GPU time. With --metric or --rounds, the program then runs without, with and without tuned
     code, so many times. A capture's kernels are tuned in order of GPU time on all their shapes, --budget
-    each; the options from --kernels to --json apply to both. With --products, GEMM configurations are timed
-    by successive halving, and the data set and the table of winners are written; the options from --bands on
-    apply. With --calibrate, a GPU without a table gets the nearest one's (or that of --from), corrected by
-    what a sample takes here within --budget (60s). The same command resumes.
+    each; the options from --kernels to --json apply to both, but --metric and --rounds to programs alone.
+    With --products, GEMM configurations are timed by successive halving, and the data set and the table of
+    winners are written; the options from --bands on apply. With --calibrate, a GPU without a table gets the
+    nearest one's (or that of --from), corrected by what a sample takes here within --budget (60s). The same
+    command resumes.
     """
     asked = SimpleNamespace(**locals())
     jobs = {"captures": _captured, "programs": _program, "--products": _grid, "--calibrate": _calibrated}
@@ -135,7 +141,7 @@ def _check(context: typer.Context, target: list[str] | None, products: str | Non
 
     named = [
         *map(repr, (target or ())[:1]),
-        *["products"] * (products is not None),
+        *["--products"] * (products is not None),
         *["--calibrate"] * calibrate,
     ]
     if len(named) != 1:
@@ -148,17 +154,14 @@ def _check(context: typer.Context, target: list[str] | None, products: str | Non
         use = "programs" if _runs(target) else "captures"
     for parameter in context.command.params:
         name = parameter.name or ""
-        if _given(context, name) and name in set[str]().union(*_OPTIONS.values()) - _OPTIONS[use]:
+        if options.given(context, name) and name in set[str]().union(*_OPTIONS.values()) - _OPTIONS[use]:
             of = " and ".join(other for other, names in _OPTIONS.items() if name in names)
             raise SassafrasError(f"{parameter.opts[0]} is for {of} only", hint="sassafras tune --help")
-    if _given(context, "source") and _given(context, "only_configs"):
+    if options.given(context, "source") and options.given(context, "only_configs"):
         raise SassafrasError("--from and --only-configs exclude each other", hint="one sweep after the other")
+    options.check(context, {"top": options.given(context, "source")}, "without --from")
+    options.check(context, {"recorded": options.given(context, "only_configs")}, "without --only-configs")
     return use
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _runs(target: list[str]) -> bool:
@@ -239,9 +242,9 @@ def _program(asked: Any) -> None:
             place,
             run,
             kernels={**_search(asked), "progress": show.progress},
-            kernels_too=_given(asked.context, "space"),
+            kernels_too=options.given(asked.context, "space"),
             products=_timing(asked),
-            budget=asked.budget if _given(asked.context, "budget") else program.BUDGET,
+            budget=asked.budget if options.given(asked.context, "budget") else program.BUDGET,
             fresh=asked.fresh,
             metric=asked.metric,
             rounds=_ROUNDS * bool(asked.metric) if asked.rounds is None else asked.rounds,
@@ -299,7 +302,7 @@ def _search(asked: Any) -> dict[str, Any]:
 
     chosen = {"device": asked.device, "space": asked.space, "seed": asked.seed, "store": asked.store}
     chosen |= {"most": asked.kernels, "runner_ups": asked.runner_ups}
-    if asked.space != "compiler" or _given(asked.context, "strategy"):  # which has one of its own
+    if asked.space != "compiler" or options.given(asked.context, "strategy"):  # which has one of its own
         chosen["strategy"] = asked.strategy
     return {**chosen, "settings": parse_settings(asked.settings or [])}
 
