@@ -20,6 +20,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "x.cubin").write_bytes(b"\x7fELF")
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "empty.json").write_text("{}")
+    names = "from sassafras import suite\nfrom sassafras.frontend.triton import workload\n"
+    (tmp_path / "imported.py").write_text(f"{names}mine = suite.load('softmax')\n")
     return tmp_path
 
 
@@ -36,6 +38,10 @@ def said(words: list[str]) -> str:
         (["optimize", "folder", *MODEL], ["folder: a folder is no target", "suite:NAME"]),
         (["optimize", "text.txt", *MODEL], ["text.txt: cannot tell what this is", "file.py"]),
         (["optimize", "x.cubin", *MODEL], ["x.cubin: a cubin alone", ".toml"]),
+        (
+            ["optimize", "imported.py", *MODEL],
+            ["the file defines no 'workload' (it has imported.py:mine)"],
+        ),
         (["optimize", "empty.json", *MODEL], ["empty.json: this is no sound capture: it has no 'format'"]),
         (["optimize", "bad.json", *MODEL], ["bad.json: this is no sound capture: it is no JSON"]),
         (["optimize", *MODEL], ["Missing argument"]),
