@@ -251,18 +251,22 @@ def _program(asked: Any) -> None:
             progress=lambda text: show.update(lambda: text),
             stage=show.stage,
         )
-    _program_shown(found, place / "program-report.json", asked.json)
+    _program_shown(found, place / "program-report.json", asked.json, asked.quiet)
     if found.kernels is not None and found.kernels.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def _program_shown(found: Any, written: Path, json: bool) -> None:
+def _program_shown(found: Any, written: Path, json: bool, quiet: bool) -> None:
     if _reported(found, written, json):
         return
     if found.products is not None:
-        _products(found.products)
+        _products(found.products, quiet)
     if found.kernels is not None:
-        _kernels(found.kernels)
+        _kernels(found.kernels, quiet)
+    if quiet:
+        if found.program:
+            print(found.program)
+        return
     if found.left:
         note(
             f"{found.left} Triton kernels were recorded and not tuned: --space compiler, or another", "yellow"
@@ -290,8 +294,9 @@ def _captured(asked: Any) -> None:
         )
     written = out / "captured-report.json"
     if not _reported(report, written, asked.json):
-        _kernels(report)
-        note(f"wrote {written}")
+        _kernels(report, asked.quiet)
+        if not asked.quiet:
+            note(f"wrote {written}")
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -319,8 +324,10 @@ def _reported(report: Any, path: Path, json: bool) -> bool:
     return json
 
 
-def _products(found: Any) -> None:
-    """A table of a program's products."""
+def _products(found: Any, quiet: bool) -> None:
+    """A table of a program's products, and its result line."""
+    if quiet:
+        return print(found)
     rows = [
         [
             str(row.product),
@@ -338,8 +345,10 @@ def _products(found: Any) -> None:
     note(f"wrote {found.path}")
 
 
-def _kernels(report: Any) -> None:
-    """A table of a program's Triton kernels."""
+def _kernels(report: Any, quiet: bool) -> None:
+    """A table of a program's Triton kernels, and its result line."""
+    if quiet:
+        return print(report.conclusion())
     rows = [
         [
             row.label,
