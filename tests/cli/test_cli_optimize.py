@@ -148,6 +148,7 @@ def test_all_cases_end_in_a_table(tmp_path: Path) -> None:
     assert "1 of 2: product_kernel" in err and all("modelled" in row for row in rows)
     saved = sorted(path.name for path in (tmp_path / "out").glob("*.cubin"))
     assert saved == sorted(f"product_kernel-{name}-guided-s3.cubin" for name in names)
+    assert here(tmp_path, *more, "--quiet", target=target) == (out, "")
     both = json.loads(here(tmp_path, *more, "--json", target=target)[0])
     assert [one["case"] for one in both["results"]] == names and both["failures"] == []
 

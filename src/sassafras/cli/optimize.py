@@ -102,7 +102,8 @@ def command(
         print_json({"results": [one.to_json() for one in found.results], "failures": found.failures})
     else:
         print(found.summary())
-        note(f"wrote {len(found.results)} cubins with their evidence to {out}")
+        if not quiet:
+            note(f"wrote {len(found.results)} cubins with their evidence to {out}")
     if any(one.reason == "interrupted" for one in found.results):
         raise typer.Exit(INTERRUPTED)
     if found.failures:
