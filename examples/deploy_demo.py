@@ -110,7 +110,10 @@ def workload() -> Any:
 def sassafras(*arguments: str) -> str:
     """The command line; its stdout."""
     command = [sys.executable, "-m", "sassafras", *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if ran.returncode:  # it has said why
+        sys.exit(ran.returncode)
+    return ran.stdout
 
 
 def run(folder: Path, name: str, *, install: bool = False, under_run: bool = False) -> dict[str, Any]:

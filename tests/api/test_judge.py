@@ -144,6 +144,9 @@ def test_the_command_line_says_the_same_and_writes_their_formats(here: Path) -> 
     assert json.loads(line)["evaluation"]["status"] == "PASSED"
     with Store.open(store) as kept:
         assert {run.workload for run in kept.runs()} == {"7_chain", "softmax_chain"}
+        kept.export(here / "cli.jsonl")
+    with Store.open(here / "other.sqlite") as other:
+        assert other.import_(here / "cli.jsonl")["runs"] == 2
 
 
 @pytest.mark.parametrize(

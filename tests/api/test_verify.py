@@ -29,8 +29,11 @@ def _steps(found: Verification) -> dict[str, str]:
 
 
 @no_gpu
-def test_without_a_gpu_the_proof_is_done_and_the_rest_is_named(tmp_path: Path) -> None:
-    found = verify("suite:rotary", store=tmp_path / "none.sqlite")
+def test_without_a_gpu_the_proof_is_done_and_the_rest_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SASSAFRAS_STORE", str(tmp_path / "none.sqlite"))
+    found = verify("suite:rotary")
     assert not found.failed
     assert not found.complete
     assert _steps(found) == {
@@ -114,9 +117,16 @@ def test_a_stored_kernel_is_found_by_its_id_and_by_its_workload(tmp_path: Path) 
         verify("suite:swiglu", stored=number, store=path)
 
 
-def test_bad_calls_say_what_is_wrong(tmp_path: Path) -> None:
+def test_bad_calls_say_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SassafrasError, match="nothing to verify"):
         verify()
+    # the original, which is never wrong, does not stand in for the kernel of a store that cannot be read
+    with pytest.raises(StoreError, match="no store here"):
+        verify("suite:rotary", store=tmp_path / "typo.sqlite")
+    (tmp_path / "damaged.sqlite").write_bytes(b"no database" * 99)
+    monkeypatch.setenv("SASSAFRAS_STORE", str(tmp_path / "damaged.sqlite"))
+    with pytest.raises(StoreError, match=r"damaged\.sqlite"):
+        verify("suite:rotary")
     if not available()[0]:
         with pytest.raises(SassafrasError, match="no such cubin"):
             verify("suite:rotary", tmp_path / "missing.cubin")
@@ -228,9 +238,9 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
     from sassafras.cli.app import app
 
-    result = CliRunner().invoke(
-        app, ["verify", "suite:rotary", "--store", str(tmp_path / "none.sqlite"), "--json"]
-    )
+    path = tmp_path / "empty.sqlite"
+    Store.open(path).close()
+    result = CliRunner().invoke(app, ["verify", "suite:rotary", "--store", str(path), "--json"])
     assert result.exit_code == 3, result.output
     found = json.loads(result.stdout)
     assert found["complete"] is False

@@ -364,7 +364,11 @@ def test_the_program_is_not_disturbed(recorded: Path, tmp_path: Path) -> None:
     program = tmp_path / "p.py"
     program.write_text("import sys; print('hello'); sys.exit(7)\n")
     ran = capture(tmp_path / "c", str(program), cache=tmp_path / "cache")
-    assert "hello" in ran.stdout and ran.returncode == 2 and "no Triton kernel" in ran.stderr
+    assert "hello" in ran.stdout and ran.returncode == 7
+    assert ran.stderr == f"error: {tmp_path / 'c'}: the program ended with 7: no Triton kernel was launched\n"
+    program.write_text("pass")
+    ran = capture(tmp_path / "c", str(program), cache=tmp_path / "cache")
+    assert ran.returncode == 2 and "is the program's Python this environment's" in ran.stderr
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     assert "not empty" in capture(tmp_path / "full", str(program), cache=tmp_path / "cache").stderr

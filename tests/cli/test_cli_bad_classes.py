@@ -206,7 +206,7 @@ COMMANDS: dict[str, list[tuple[Any, ...]]] = {
             "optimize w.py --arch sm_99",
             "the timing model knows sm_90 and sm_90a, not sm_99 (measure on a GPU",
         ),
-        ("check w.py --arch sm_99", "unknown architecture 'sm_99' (one of sm_80,", 1),
+        ("check w.py --arch sm_99", "error: architecture sm_99 is not known (one of sm_80,"),
         ("latency show --arch sm_12", "architecture sm_12 is not known (one of sm_80,"),
     ],
     "evolve": [

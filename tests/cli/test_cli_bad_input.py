@@ -20,6 +20,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "x.cubin").write_bytes(b"\x7fELF")
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "empty.json").write_text("{}")
+    names = "from sassafras import suite\nfrom sassafras.frontend.triton import workload\n"
+    (tmp_path / "imported.py").write_text(f"{names}mine = suite.load('softmax')\n")
     return tmp_path
 
 
@@ -36,6 +38,10 @@ def said(words: list[str]) -> str:
         (["optimize", "folder", *MODEL], ["folder: a folder is no target", "suite:NAME"]),
         (["optimize", "text.txt", *MODEL], ["text.txt: cannot tell what this is", "file.py"]),
         (["optimize", "x.cubin", *MODEL], ["x.cubin: a cubin alone", ".toml"]),
+        (
+            ["optimize", "imported.py", *MODEL],
+            ["the file defines no 'workload' (it has imported.py:mine)"],
+        ),
         (["optimize", "empty.json", *MODEL], ["empty.json: this is no sound capture: it has no 'format'"]),
         (["optimize", "bad.json", *MODEL], ["bad.json: this is no sound capture: it is no JSON"]),
         (["optimize", *MODEL], ["Missing argument"]),
@@ -59,7 +65,7 @@ def said(words: list[str]) -> str:
         (["knobs", "suite:softmax"], ["knobs has another name now (sassafras ptxas-options TARGET)"]),
         (["gemm", "tune", "--grid", "cuda-l2"], ["another name now (sassafras tune --products GRID)"]),
         (["tune"], ["nothing to tune is named", "tune captured, -- python program.py"]),
-        (["tune", "folder", "--products", "64x64x64"], ["both 'folder' and products are named"]),
+        (["tune", "folder", "--products", "64x64x64"], ["both 'folder' and --products are named"]),
         (["tune", "folder", "--bands", "<1e8"], ["--bands is for --products only"]),
         (
             ["tune", "--products", "64x64x64", "--budget", "1s"],
@@ -99,6 +105,27 @@ def said(words: list[str]) -> str:
         (["gemm", "bench", "--dry-run", "--configs", "0"], ["'--configs'", "than or equal to 1"]),
         (["gemm", "bench", "--dry-run", "--calls", "4"], ["'--calls'", "than or equal to 5"]),
         (["gemm", "bench", "--dry-run", "--minutes", "nan"], ["'--minutes'", "than or equal to 0"]),
+        (
+            ["gemm", "bench", "--dry-run", "--known", "--from", "NVIDIA H200"],
+            ["--known does nothing with --from (leave it out)"],
+        ),
+        (["gemm", "bench", "--dry-run", "--top", "3"], ["--top does nothing without --from"]),
+        (["tune", "--products", "64x64x64", "--top", "3"], ["--top does nothing without --from"]),
+        (["tune", "--products", "64x64x64", "--recorded", "3"], ["does nothing without --only-configs"]),
+        (
+            ["verify", "x.py", "--batch-invariant", "--samples", "3"],
+            ["--samples does nothing"],
+        ),
+        (["evolve", "x.py", "--base-url", "http://x/v1"], ["--base-url does nothing with --proposer mutate"]),
+        (
+            ["evolve", "x.py", "--proposer", "endpoint:m", "--wait", "3"],
+            ["--wait does nothing"],
+        ),
+        (["evolve", "x.py", "--folder", "run", "--fresh"], ["run: a run in a folder goes on"]),
+        (
+            ["evolve", "x.py", "--proposer", "exchange:run", "--fresh", "--device", "none"],
+            ["run: a run in a folder goes on"],
+        ),
         (["gemm", "configs", "64x64x64", "--limit", "-1"], ["'--limit'", "than or equal to 0"]),
         (["tune", "--products", "64x64x64", "--configs", "0"], ["'--configs'", "than or equal to 1"]),
         (["tune", "--products", "64x64x64", "--recorded", "-1"], ["'--recorded'", "than or equal to 0"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -110,11 +111,29 @@ def test_optimize_repeat_and_start_over(tmp_path: Path) -> None:
         assert [run.evaluations for run in store.runs()] == [24, 24]
 
 
-def test_the_next_command_names_another_space_than_the_default(tmp_path: Path) -> None:
+def following(err: str) -> list[list[str]]:
+    """The commands that a search named at its end, as words."""
+    text = err[err.index("next: ") :].splitlines()[0].removeprefix("next: ").removesuffix(" (resumes)")
+    return [shlex.split(part.split(", ")[0]) for part in text.split("; ")]
+
+
+def test_the_next_command_is_about_the_same_kernel(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    target = str(folder / "softmax.py")
+    (folder / "softmax.py").write_bytes(Path(EXAMPLE).read_bytes())
+    store = ["--store", str(folder / "store.sqlite")]
+    case = ["--case", "512x2048"]
+    gained = set()
     for space in (), ("--space", "control"):
-        _, err = here(tmp_path, "--budget", "2e", "--no-check", *space)
-        following = err[err.index("next: sassafras optimize suite:softmax --case 512x4096") :]
-        assert following.count("--space") == following.count("--space control") == len(space) // 2
+        _, err = here(folder, "--budget", "60e", "--no-check", "--seed", "3", *case, *space, target=target)
+        first, *others = following(err)
+        assert first[:5] == ["sassafras", "optimize", target, *case] and set(store) <= set(first), err
+        assert first.count("--space") == first.count("control") == len(space) // 2
+        for words in others:  # explain knows no --space
+            gained.add(words[1])
+            assert words == ["sassafras", "explain", target, *case, *store]
+    assert gained == {"explain"}
 
 
 def test_all_cases_end_in_a_table(tmp_path: Path) -> None:
@@ -129,18 +148,23 @@ def test_all_cases_end_in_a_table(tmp_path: Path) -> None:
     assert "1 of 2: product_kernel" in err and all("modelled" in row for row in rows)
     saved = sorted(path.name for path in (tmp_path / "out").glob("*.cubin"))
     assert saved == sorted(f"product_kernel-{name}-guided-s3.cubin" for name in names)
+    assert here(tmp_path, *more, "--quiet", target=target) == (out, "")
     both = json.loads(here(tmp_path, *more, "--json", target=target)[0])
     assert [one["case"] for one in both["results"]] == names and both["failures"] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_keeps_the_best(tmp_path: Path, number: signal.Signals) -> None:
-    process = start(tmp_path, "--budget", "1000000e", target="suite:rmsnorm")
+    more = ("--budget", "1000000e", "--seed", "7", "--set", "cycles=2", "--set", "patience=9", "--no-check")
+    process = start(tmp_path, *more, "--fresh", target="suite:rmsnorm")
     wait_for(process, tmp_path, 20)
     process.send_signal(number)
     out, err = finish(process, 130)
     assert re.match(LINE, out) and "interrupted: this is the best so far" in err
-    (saved,) = (tmp_path / "out").glob("rmsnorm-*-guided-s0.cubin")
+    (resuming,) = following(err)  # another seed or setting is another search, and --fresh starts over
+    asked = words(tmp_path, "--case", "1x32x4096x64", *more, target="suite:rmsnorm")
+    assert sorted(resuming) == sorted(["sassafras", *asked])
+    (saved,) = (tmp_path / "out").glob("rmsnorm-*-guided-s7.cubin")
     assert saved.stat().st_size > 1000
     with Store.open(tmp_path / "store.sqlite") as store:
         assert store.runs()[0].finished_budget is None

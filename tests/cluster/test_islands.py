@@ -143,6 +143,12 @@ def test_ctrl_c_reaches_a_task_that_starts_after_it_and_a_second_ends_at_once(no
         assert time.monotonic() - begun < 40
 
 
+def test_fewer_workers_than_asked_for_are_said(nodes: Nodes) -> None:
+    said: list[str] = []
+    with Pool(nodes.address, device="model", workers=999, say=said.append) as pool:
+        assert said[0] == f"{pool.size} workers, not 999: the cluster has room for no more"
+
+
 def test_a_worker_unlike_the_others_takes_no_task(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_pool, "TRIES", 1)
     with Pool(nodes.address, device="model") as pool:

@@ -448,6 +448,9 @@ def test_a_program_is_recorded_and_tuned_and_a_kill_loses_one_product(
     }
     _, printed, _ = command_line(tune[0], "--fresh", "--json", *tune[1:])
     assert json.loads(printed)["tuned"] == 3 and runs.read_text() == "run\nrun\n"
+    status, printed, errors = command_line(tune[0], "--quiet", *tune[1:])
+    (line,) = printed.splitlines()  # the result alone
+    assert status == 0 and "3 of 3 products tuned (modelled)" in line and "wrote" not in errors
     status, _, errors = command_line(*tune, "more")
     assert status == 2 and "what another program calls" in errors
 

@@ -9,6 +9,7 @@ import pytest
 
 from sassafras.api.verify import verify
 from sassafras.evaluate.gpu.sanitizer import program, sanitize
+from sassafras.store import Store
 from sassafras.targets import load
 
 pytestmark = [
@@ -19,7 +20,8 @@ pytestmark = [
 
 @pytest.mark.alone
 def test_an_original_passes_every_step_that_this_machine_has(tmp_path: Path) -> None:
-    found = verify("suite:softmax", store=tmp_path / "none.sqlite", samples=20_000, sanitizer=False)
+    with Store.open(tmp_path / "empty.sqlite") as store:
+        found = verify("suite:softmax", store=store, samples=20_000, sanitizer=False)
     status = {step.name: step.status for step in found.steps}
     assert not found.failed, found.summary()
     assert status["every case in fresh processes"] == status["sampling"] == "passed"

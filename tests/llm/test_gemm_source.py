@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -116,6 +117,11 @@ def test_the_command_line_goes_through_an_exchange_folder(tmp_path: Path) -> Non
     done = run.invoke(app, ["evolve", "gemm:64,128,256", "--proposer", f"replay:{folder}"])
     assert done.exit_code == 0 and "2 answers judged" in done.output, done.output
     done = run.invoke(app, ["evolve", "gemm:64,128,256", "--proposer", f"replay:{folder}", "--json"])
+    same = run.invoke(app, ["evolve", "gemm:64,128,256", "--proposer", f"replay:{folder}", *out])
+    assert same.exit_code == 0, same.output
+    for words, what in (["suite:softmax"], "target"), (["gemm:64,128,256", "--seed", "2"], "seed"):
+        other = run.invoke(app, ["evolve", *words, "--proposer", f"replay:{folder}"])
+        assert other.exit_code == 2 and f"the run in this folder has {what} = " in other.output
     said = json.loads(done.stdout)
     assert (said["judged"], said["answered"], said["waiting"]) == (2, 0, 0) and said["best"] > 0
     other = run.invoke(app, [*common, "--device", "model", "--seed", "1"])
@@ -128,7 +134,13 @@ def test_the_control_runs_alike(tmp_path: Path) -> None:
         settings={"width": 2, "proposals": 2, "give_up": 0},
     )  # fmt: skip
     assert result.modelled and result.facts["proposals"]["proposed"] == 2 and not result.facts["waiting"]
-    assert replay_run(tmp_path / "run").judged == 2
+    stands = replay_run(tmp_path / "run", f"gemm:{SHAPE}", settings={"width": 2}, seed=0, whole=True)
+    assert stands.judged == 2 and stands.to_json()["modelled"]
+    assert re.search(r"2 answers judged, the best at modelled \d\.\d+x as selected; ", stands.summary())
+    with pytest.raises(SassafrasError, match=r"has target = gemm-source:\S+, not suite:nonsense"):
+        replay_run(tmp_path / "run", "suite:nonsense")
+    with pytest.raises(SassafrasError, match=r"has settings = {'width': 2}, not {'width': 3}"):
+        replay_run(tmp_path / "run", settings={"width": 3})
     assert from_fields(result.baseline.meta["config"]) == plain(winner(SHAPE), SHAPE)
 
 

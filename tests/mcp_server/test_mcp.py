@@ -30,6 +30,7 @@ from sassafras.cuda.environment import available  # noqa: E402
 from sassafras.mcp_server.tools import TOOLS, Call  # noqa: E402
 from sassafras.mcp_server.worker import _call  # noqa: E402
 from sassafras.store import Store  # noqa: E402
+from tests.cli.in_process import sassafras as command_line  # noqa: E402
 
 from .serving import alive, descendants, fill, over_http, over_stdio, said  # noqa: E402
 
@@ -143,6 +144,9 @@ def test_http_answers_callers_in_parallel_and_a_cancelled_search_leaves_nothing(
 
     with over_http(root) as (port, pid):
         refused_elsewhere(port)
+        status, _, told = command_line("mcp", "--http", str(port), "--root", root)
+        assert (status, told.count("\n")) == (2, 1)
+        assert f"127.0.0.1:{port}: cannot serve HTTP: Address already in use" in told
 
         async def main() -> None:
             url = f"http://127.0.0.1:{port}/mcp"

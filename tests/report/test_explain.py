@@ -185,6 +185,13 @@ def test_stored_runs_are_explained_without_the_users_file(tmp_path: Path) -> Non
         assert found.to_json() == same.to_json() == best.to_json()
         with pytest.raises(SassafrasError, match="no run 99"):
             sassafras.explain("run:99", **options)
+        for target in (f"run:{result.run}", str(facts)):  # what is not that run's is not left out silently
+            with pytest.raises(SassafrasError, match="--tuned is for a workload"):
+                sassafras.explain(target, tuned=softmax_cubin(block=2048), **options)
+            with pytest.raises(SassafrasError, match="--arch is for a workload"):
+                sassafras.explain(target, arch="sm_80", **options)
+            with pytest.raises(SassafrasError, match="no case 'other'"):
+                sassafras.explain(target, case="other", **options)
 
 
 def test_what_cannot_be_explained_is_refused(tmp_path: Path) -> None:
@@ -200,5 +207,8 @@ def test_what_cannot_be_explained_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(SassafrasError, match="not a result"):
         sassafras.explain(str(tmp_path / "x.json"), device="model")
+    (tmp_path / "captured.json").write_text('{"variants": []}')
+    with pytest.raises(SassafrasError, match="no sound capture"):  # a target of optimize is one of explain
+        sassafras.explain(str(tmp_path / "captured.json"), device="model")
     same = sassafras.explain(workload_of(baseline), tuned=baseline.cubin, device="model")
     assert same.changes == 0 and "the same" in same.summary()

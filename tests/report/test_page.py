@@ -194,6 +194,14 @@ def test_sources(filled: Path, tmp_path: Path) -> None:
     for bad in ("run:x", "run:99", str(tmp_path / "none.json"), str(tmp_path / "none.sqlite")):
         with pytest.raises(SassafrasError):
             gather([bad], filled)
+    with Store.open(filled, readonly=True) as store:
+        baseline = store.run(2).baseline
+    saved = tmp_path / "saved.json"  # as `optimize` writes it
+    saved.write_text(json.dumps({"run": 2, "baseline": {"digest": baseline}}))
+    assert [run.record.id for run in gather([saved], filled).runs] == [2]
+    saved.write_text(json.dumps({"run": 2, "baseline": {"digest": "0" * 64}}))
+    with pytest.raises(SassafrasError, match="run 2 of this store is another search"):
+        gather([saved], filled)
     (tmp_path / "other.json").write_text('{"rows": [{"a": 1}]}')
     with pytest.raises(SassafrasError, match="no speed-ups"):
         gather([tmp_path / "other.json"])

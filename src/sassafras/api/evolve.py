@@ -74,7 +74,8 @@ class Standing:
     def summary(self) -> str:
         """One line."""
         best = self.archive.best
-        score = "" if best is None else f", the best at {best.score:.3f}x"
+        kind = "modelled " * (best is not None and best.verdict == "modelled")
+        score = "" if best is None else f", the best at {kind}{best.score:.3f}x as selected"
         return (
             f"{self.folder}: {self.judged} answers judged{score}; {self.answered} to be judged, "
             f"waiting for {self.waiting} answers"
@@ -82,9 +83,10 @@ class Standing:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; ``best`` is the score of the archive's best, None without one."""
-        best = self.archive.best and self.archive.best.score
+        best = self.archive.best
         counts = {name: getattr(self, name) for name in ("judged", "answered", "waiting")}
-        return {"folder": str(self.folder), **counts, "best": best}
+        score, verdict = (None, None) if best is None else (best.score, best.verdict)
+        return {"folder": str(self.folder), **counts, "best": score, "modelled": verdict == "modelled"}
 
 
 def evolve(
@@ -144,6 +146,8 @@ def evolve(
     say = stage or (lambda text: None)
     target, shape = source_target(target)
     folder = _folder_of(proposer, folder)
+    if fresh and folder is not None:
+        raise SearchError("a run in a folder goes on", where=str(folder), hint="for a fresh one name another")
     limits = budget if isinstance(budget, Spend) else Spend.parse(str(budget))
     meter = Meter(limits.tokens, limits.dollars, *prices)
     given = dict(settings or {})
@@ -259,8 +263,12 @@ def standing(record: Record, numbers: Sequence[int]) -> Standing:
     return Standing(record.folder, judged, len(numbers) - answered, answered, record.archive())
 
 
-def replay_run(folder: str | Path) -> Standing:
+def replay_run(folder: str | Path, target: str | Path | None = None, **expected: Any) -> Standing:
     """Walk a recorded run again without a model or a GPU: the same prompts bitwise, the same archive.
+
+    Args:
+        target: of the run, a file by its name alone; None for any.
+        expected: settings, seed, case, whole, context that the run has to have.
 
     Raises:
         SassafrasError: one of its subclasses: something differs from the record.
@@ -269,6 +277,7 @@ def replay_run(folder: str | Path) -> Standing:
     if "settings" not in recorded.settings:
         raise RecordError("there is no recorded run here", where=str(folder))
     saved = recorded.settings
+    _expect(saved, str(folder), target, expected)
     try:
         settings, task = Evolve(None, **saved["settings"]), Task(**saved["task"])
         seed = prompt_seed(int(saved["seed"]))
@@ -283,6 +292,23 @@ def replay_run(folder: str | Path) -> Standing:
             raise RecordError("archive.jsonl is not the archive of the transcript", where=str(path))
     made.folder = recorded.folder
     return standing(made, Rounds(settings, task, made, 0).open())
+
+
+def _expect(
+    saved: Mapping[str, Any], where: str, target: str | Path | None, expected: Mapping[str, Any]
+) -> None:
+    """Raises RecordError unless these are the recorded run's."""
+    asked, had = dict(expected), dict(saved)
+    if target is not None:  # a file may lie elsewhere by now
+        asked["target"] = Path(str(source_target(target)[0])).name
+        had["target"] = Path(str(saved.get("target"))).name
+    if "settings" in asked and isinstance(all_ := saved.get("settings"), dict):
+        had["settings"] = {name: all_.get(name) for name in asked["settings"]}
+    for name, value in asked.items():
+        if had.get(name) != value:
+            raise RecordError(
+                f"the run in this folder has {name} = {had.get(name)}, not {value}", where=where
+            )
 
 
 # -- what is asked for --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from sassafras.evaluate.gpu.protocol import launch_key
 from sassafras.evaluate.gpu.sanitizer import program, sanitize
 from sassafras.evaluate.scan import scan_cubin
 from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, read_store
-from sassafras.store import Store, Winner
+from sassafras.store import Store, Winner, default_path
 
 from .validate import prove
 
@@ -235,7 +236,9 @@ def _best(original: Kernel, store: Any) -> Winner | None:
     try:
         opened = read_store(store)
     except StoreError:
-        return None  # there is no store yet
+        if store is None and not os.path.lexists(default_path()):
+            return None  # nothing was tuned yet
+        raise
     with opened as kept:
         return next(iter(kept.winners(original=original.digest)), None)
 

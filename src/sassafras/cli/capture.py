@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from . import options
-from .console import note, print_json, print_table
+from .console import error, note, print_json, print_table
 from .files import folder
 
 
@@ -47,7 +47,13 @@ def command(
     settings = CaptureSettings(out.resolve(), int(tensor_mib * 2**20), int(all_mib * 2**20), cases)
     own = {**os.environ, **settings.environment(), "PYTHONPATH": hook_path()}
     code = run_program(command, own, apart=json)
-    captured = merge(out)
+    try:
+        captured = merge(out)
+    except SassafrasError as nothing:
+        if not code:
+            raise
+        error(f"{out}: the program ended with {code}: {nothing.what}")
+        raise typer.Exit(_exit(code)) from nothing
     if json:
         print_json(summary(captured))
     else:
@@ -57,7 +63,11 @@ def command(
         print(f"wrote {out / 'captured.json'}; next: sassafras tune {out}")
     if code:
         note(f"the program ended with {code}", "yellow")
-        raise typer.Exit(code if 0 < code < 256 else 1)
+        raise typer.Exit(_exit(code))
+
+
+def _exit(code: int) -> int:
+    return code if 0 < code < 256 else 1
 
 
 def run_program(command: list[str], environment: dict[str, str], *, apart: bool) -> int:

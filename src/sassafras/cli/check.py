@@ -24,7 +24,10 @@ def command(
     Exit code 1: something is wrong. 3: nothing is, but some checks were not possible.
     """
     from sassafras.precheck import Checker
+    from sassafras.sass import archs
 
+    if arch is not None:
+        archs.get(arch)  # an unknown one is no fault of the workloads
     with Checker(seconds=seconds, arch=arch or "sm_90a") as checker:
         reports = [checker.check(target, case) for target in targets]
     if json:

@@ -15,7 +15,15 @@ from .files import folder as made_folder
 WAITING = 4
 
 
+#: options -> the proposers that take them
+_FOR = {
+    **dict.fromkeys(("base_url", "key_variable", "requests_per_minute", "timeout"), ("endpoint",)),
+    **{"model_device": ("local",), "wait": ("exchange",)},
+}
+
+
 def command(
+    run: typer.Context,
     target: Annotated[
         str,
         typer.Argument(
@@ -102,14 +110,20 @@ def command(
         "context": context or (),
     }
     kind, _, place = proposer.partition(":")
+    options.check(run, {name: kind in kinds for name, kinds in _FOR.items()}, f"with --proposer {kind}")
     if device == "none" or (kind == "replay" and device == "auto"):
         if kind == "replay":
-            stands = replay_run(place)
+            asked = {**given, "context": [*map(str, context or ())], "arch": None}
+            stands = replay_run(place, target, **{name: value for name, value in asked.items() if value})
             print_json(stands.to_json()) if json else print(f"replayed: {stands.summary()}")
             return
         where = place if kind == "exchange" and place else folder
         if where is None:
             raise SearchError("--device none writes prompts, which needs a folder", hint="--folder FOLDER")
+        if fresh:
+            raise SearchError(
+                "a run in a folder goes on", where=str(where), hint="for a fresh one name another"
+            )
         found = write_prompts(target, where, **given)
         print_json(found.to_json()) if json else print(found.summary())
         raise typer.Exit(WAITING if found.waiting else 0)

@@ -19,6 +19,7 @@ app = typer.Typer(
 
 @app.command("bench")
 def bench(
+    context: typer.Context,
     grid: Annotated[str, typer.Option(help=f"Shapes to measure: {options.GRIDS}.")] = "cuda-l2",
     mode: Annotated[
         str,
@@ -72,6 +73,8 @@ def bench(
     from sassafras.gemm.bench.report import table
     from sassafras.gemm.bench.runs import RunSettings, benchmark
 
+    options.check(context, {"top": bool(source)}, "without --from")
+    options.check(context, {"known": not source}, "with --from")
     thorough = Options(
         configs=configs,
         seconds=seconds,

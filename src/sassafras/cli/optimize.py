@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,14 +96,14 @@ def command(
         else:
             result = optimize(targets[0], **given)
     if not several:
-        where = f"{targets[0]} --case {result.case}" + f" --space {space}" * (space != "swaps")
-        _show(result, result.save(out), targets[0], where, quiet, json)
+        _show(result, result.save(out), context, quiet, json)
         raise typer.Exit(INTERRUPTED if result.reason == "interrupted" else 0)
     if json:
         print_json({"results": [one.to_json() for one in found.results], "failures": found.failures})
     else:
         print(found.summary())
-        note(f"wrote {len(found.results)} cubins with their evidence to {out}")
+        if not quiet:
+            note(f"wrote {len(found.results)} cubins with their evidence to {out}")
     if any(one.reason == "interrupted" for one in found.results):
         raise typer.Exit(INTERRUPTED)
     if found.failures:
@@ -110,7 +111,7 @@ def command(
         raise typer.Exit(2)
 
 
-def _show(result: Result, files: tuple[Path, Path], target: str, case: str, quiet: bool, json: bool) -> None:
+def _show(result: Result, files: tuple[Path, Path], context: typer.Context, quiet: bool, json: bool) -> None:
     """One result: the line on stdout, what else is to be known on stderr."""
     if json:
         print_json(result.to_json() | {"files": [str(path) for path in files]})
@@ -138,18 +139,43 @@ def _show(result: Result, files: tuple[Path, Path], target: str, case: str, quie
     if result.from_store:
         note("this search finished before: the stored result; --fresh starts over")
     note(f"wrote {files[0]} and {files[1].name}")
-    note(f"next: {_next(result, target, case)}")
+    note(f"next: {_next(result, context)}")
 
 
-def _next(result: Result, target: str, case: str) -> str:
-    """The command to type after this result; `case`: target, case and space as options."""
+def _next(result: Result, context: typer.Context) -> str:
+    """The command to type after this result."""
+    kept = ("arch", "store")  # where it is found again
+    optimize = _again("optimize", result, context, "space", *kept)
     if result.reason == "interrupted":
-        return f"sassafras optimize {case} (resumes)"
+        every = (name for name in context.params if name != "fresh")
+        return f"{_again('optimize', result, context, *every)} (resumes)"
     if result.modelled and not result.improved:
-        return f"sassafras optimize {case} --effort full, or the same on a machine with a GPU"
+        return f"{optimize} --effort full, or the same on a machine with a GPU"
     if result.modelled:
-        return f"sassafras optimize {case}, on a machine with a GPU; sassafras explain {case}"
+        return f"{optimize}, on a machine with a GPU; {_again('explain', result, context, *kept)}"
     if not result.improved:
-        other = "" if "--space" in case else ", or --space control"
-        return f"sassafras optimize {case} --effort full{other}"
-    return f"sassafras verify {target}; sassafras run -- python PROGRAM deploys it"
+        other = "" if "--space" in optimize else ", or --space control"
+        return f"{optimize} --effort full{other}"
+    run = shlex.join(["sassafras", "run", *_given(context, "store")])
+    return f"{_again('verify', result, context, *kept)}; {run} -- python PROGRAM deploys it"
+
+
+def _again(command: str, result: Result, context: typer.Context, *names: str) -> str:
+    """A command for the result's target and case, with these of the options that were given."""
+    own = _given(context, *(name for name in names if name not in ("targets", "case")))
+    return shlex.join(["sassafras", command, *context.params["targets"], "--case", result.case, *own])
+
+
+def _given(context: typer.Context, *names: str) -> list[str]:
+    """Those of these options that differ from their defaults, as words."""
+    words: list[str] = []
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if option.name not in names or value == option.get_default(context):
+            continue
+        if isinstance(value, bool):
+            words.append((option.opts if value else option.secondary_opts)[0])
+            continue
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            words += [max(option.opts, key=len), str(one)]
+    return words

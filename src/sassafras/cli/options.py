@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -63,10 +64,7 @@ Sample = Annotated[int | None, typer.Option(help="Take a sample of this many sha
 Exclude = Annotated[
     str, typer.Option(help="Leave out configurations whose name matches this regular expression.")
 ]
-Source = Annotated[
-    str,
-    typer.Option("--from", help="Take candidates (with --calibrate: the table) from this GPU: NVIDIA H200."),
-]
+Source = Annotated[str, typer.Option("--from", help="Take candidates from this GPU: NVIDIA H200.")]
 Top = Annotated[
     int, typer.Option(min=1, help="With --from: number of its configurations to time, per shape and layout.")
 ]
@@ -78,3 +76,26 @@ Minutes = Annotated[
 ]
 Cache = Annotated[Path | None, typer.Option(help="Folder of compiled kernels.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Try the command without a GPU, with modelled times.")]
+
+
+def given(context: typer.Context, name: str) -> bool:
+    """Whether the parameter's option was typed."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def check(context: typer.Context, works: Mapping[str, bool], why: str) -> None:
+    """Refuse what was typed and would do nothing.
+
+    Args:
+        works: parameters -> whether they do something.
+        why: the others do not.
+
+    Raises:
+        SassafrasError: one was typed.
+    """
+    from sassafras.core import SassafrasError
+
+    for option in context.command.params:
+        if not works.get(option.name or "", True) and given(context, option.name or ""):
+            raise SassafrasError(f"{option.opts[0]} does nothing {why}", hint="leave it out")

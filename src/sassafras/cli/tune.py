@@ -100,7 +100,12 @@ def command(
             min=0, help="With --only-configs: number of recorded configurations to time again, per layout."
         ),
     ] = 4,
-    source: options.Source = "",
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from", help="Take candidates (with --calibrate: the table) from this GPU: NVIDIA H200."
+        ),
+    ] = "",
     top: options.Top = 6,
     layouts: Annotated[str, typer.Option(help="Layouts to tune: nn,tn, or for gradients nt,tt.")] = "nn,tn",
     apart: options.Apart = True,
@@ -119,10 +124,11 @@ def command(
     calls none, or --space is given, its Triton kernels, torch.compile's too, are tuned within the same time,
     shared by their GPU time. With --metric or --rounds, the program then runs without, with and without tuned
     code, so many times. A capture's kernels are tuned in order of GPU time on all their shapes, --budget
-    each; the options from --kernels to --json apply to both. With --products, GEMM configurations are timed
-    by successive halving, and the data set and the table of winners are written; the options from --bands on
-    apply. With --calibrate, a GPU without a table gets the nearest one's (or that of --from), corrected by
-    what a sample takes here within --budget (60s). The same command resumes.
+    each; the options from --kernels to --json apply to both, but --metric and --rounds to programs alone.
+    With --products, GEMM configurations are timed by successive halving, and the data set and the table of
+    winners are written; the options from --bands on apply. With --calibrate, a GPU without a table gets the
+    nearest one's (or that of --from), corrected by what a sample takes here within --budget (60s). The same
+    command resumes.
     """
     asked = SimpleNamespace(**locals())
     jobs = {"captures": _captured, "programs": _program, "--products": _grid, "--calibrate": _calibrated}
@@ -135,7 +141,7 @@ def _check(context: typer.Context, target: list[str] | None, products: str | Non
 
     named = [
         *map(repr, (target or ())[:1]),
-        *["products"] * (products is not None),
+        *["--products"] * (products is not None),
         *["--calibrate"] * calibrate,
     ]
     if len(named) != 1:
@@ -148,17 +154,14 @@ def _check(context: typer.Context, target: list[str] | None, products: str | Non
         use = "programs" if _runs(target) else "captures"
     for parameter in context.command.params:
         name = parameter.name or ""
-        if _given(context, name) and name in set[str]().union(*_OPTIONS.values()) - _OPTIONS[use]:
+        if options.given(context, name) and name in set[str]().union(*_OPTIONS.values()) - _OPTIONS[use]:
             of = " and ".join(other for other, names in _OPTIONS.items() if name in names)
             raise SassafrasError(f"{parameter.opts[0]} is for {of} only", hint="sassafras tune --help")
-    if _given(context, "source") and _given(context, "only_configs"):
+    if options.given(context, "source") and options.given(context, "only_configs"):
         raise SassafrasError("--from and --only-configs exclude each other", hint="one sweep after the other")
+    options.check(context, {"top": options.given(context, "source")}, "without --from")
+    options.check(context, {"recorded": options.given(context, "only_configs")}, "without --only-configs")
     return use
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _runs(target: list[str]) -> bool:
@@ -239,27 +242,31 @@ def _program(asked: Any) -> None:
             place,
             run,
             kernels={**_search(asked), "progress": show.progress},
-            kernels_too=_given(asked.context, "space"),
+            kernels_too=options.given(asked.context, "space"),
             products=_timing(asked),
-            budget=asked.budget if _given(asked.context, "budget") else program.BUDGET,
+            budget=asked.budget if options.given(asked.context, "budget") else program.BUDGET,
             fresh=asked.fresh,
             metric=asked.metric,
             rounds=_ROUNDS * bool(asked.metric) if asked.rounds is None else asked.rounds,
             progress=lambda text: show.update(lambda: text),
             stage=show.stage,
         )
-    _program_shown(found, place / "program-report.json", asked.json)
+    _program_shown(found, place / "program-report.json", asked.json, asked.quiet)
     if found.kernels is not None and found.kernels.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def _program_shown(found: Any, written: Path, json: bool) -> None:
+def _program_shown(found: Any, written: Path, json: bool, quiet: bool) -> None:
     if _reported(found, written, json):
         return
     if found.products is not None:
-        _products(found.products)
+        _products(found.products, quiet)
     if found.kernels is not None:
-        _kernels(found.kernels)
+        _kernels(found.kernels, quiet)
+    if quiet:
+        if found.program:
+            print(found.program)
+        return
     if found.left:
         note(
             f"{found.left} Triton kernels were recorded and not tuned: --space compiler, or another", "yellow"
@@ -287,8 +294,9 @@ def _captured(asked: Any) -> None:
         )
     written = out / "captured-report.json"
     if not _reported(report, written, asked.json):
-        _kernels(report)
-        note(f"wrote {written}")
+        _kernels(report, asked.quiet)
+        if not asked.quiet:
+            note(f"wrote {written}")
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -299,7 +307,7 @@ def _search(asked: Any) -> dict[str, Any]:
 
     chosen = {"device": asked.device, "space": asked.space, "seed": asked.seed, "store": asked.store}
     chosen |= {"most": asked.kernels, "runner_ups": asked.runner_ups}
-    if asked.space != "compiler" or _given(asked.context, "strategy"):  # which has one of its own
+    if asked.space != "compiler" or options.given(asked.context, "strategy"):  # which has one of its own
         chosen["strategy"] = asked.strategy
     return {**chosen, "settings": parse_settings(asked.settings or [])}
 
@@ -316,8 +324,10 @@ def _reported(report: Any, path: Path, json: bool) -> bool:
     return json
 
 
-def _products(found: Any) -> None:
-    """A table of a program's products."""
+def _products(found: Any, quiet: bool) -> None:
+    """A table of a program's products, and its result line."""
+    if quiet:
+        return print(found)
     rows = [
         [
             str(row.product),
@@ -335,8 +345,10 @@ def _products(found: Any) -> None:
     note(f"wrote {found.path}")
 
 
-def _kernels(report: Any) -> None:
-    """A table of a program's Triton kernels."""
+def _kernels(report: Any, quiet: bool) -> None:
+    """A table of a program's Triton kernels, and its result line."""
+    if quiet:
+        return print(report.conclusion())
     rows = [
         [
             row.label,

@@ -15,6 +15,7 @@ from .files import about
 
 
 def command(
+    context: typer.Context,
     target: Annotated[
         str,
         typer.Argument(
@@ -57,6 +58,8 @@ def command(
         if (cubin, stored, case) != (None, None, None):
             what = "--batch-invariant is for a program alone"
             raise SassafrasError(what, hint="leave out the cubin, --stored and --case")
+        others = ("store", "arch", "samples", "seconds", "sanitizer")
+        options.check(context, dict.fromkeys(others, False), "with --batch-invariant")
         rows = batch_invariance(Path(target))
         print_json({**dataclasses.asdict(rows), "failed": rows.failed}) if json else print(rows.summary())
         raise typer.Exit(int(rows.failed))

@@ -79,7 +79,7 @@ class Pool:
             one of this machine's GPUs where there is none), or ``HOST:PORT`` of a head node.
         device: ``"cuda"`` (a worker for every GPU) or ``"model"`` (a worker for every CPU: no GPU needed).
         workers: how many workers; None for as many as the cluster has room for.
-        say: called with a line of text where workers have to wait for other work.
+        say: called with a line of text where there are fewer workers, or they wait for other work.
 
     Raises:
         ToolMissing: Ray is not installed here.
@@ -112,6 +112,8 @@ class Pool:
                     hint="start nodes with `ray start --address=HEAD:6379`, or (where taken) --device model",
                 )
             self.size = min(workers or room, room)
+            if self.size < (workers or 0):
+                say(f"{self.size} workers, not {workers}: the cluster has room for no more")
             self._actors = [self._actor() for _ in range(self.size)]
             self.facts: dict[str, Any] = self._agree(say)
         except BaseException:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import InitVar, asdict, dataclass, field
 from typing import Any, ClassVar
 
-from sassafras.core import Candidate, Outcome, SearchError, Verdict
+from sassafras.core import Candidate, Modelled, Outcome, SearchError, Verdict
 from sassafras.search.contract import Evaluate, Session
 
 from .answer import AnswerError, read_answer
@@ -175,8 +175,9 @@ class Evolve:
             self.stopped = cap.what
         except ProposerError as error:
             self.count()
+            kind = "modelled " * isinstance(session.best.outcome, Modelled)
             raise ProposerError(
-                f"{error.what}; {len(self.archive)} variants were judged, the best at "
+                f"{error.what}; {len(self.archive)} variants were judged, the best at {kind}"
                 f"{1 / session.best.cost:.3f}x of the baseline's speed",
                 where=error.where,
                 hint=error.hint or "the same command resumes",

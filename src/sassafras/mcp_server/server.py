@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import socket
 import threading
 import time
 import typing
@@ -22,6 +23,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from sassafras import __version__
 from sassafras.core import SassafrasError
+from sassafras.core.errors import os_errors
 from sassafras.cuda.fork_server import ForkServer
 from sassafras.cuda.worker_process import Stopped, WorkerProcess, WorkerTimeout
 
@@ -146,6 +148,8 @@ def serve(root: Path, store: Path | None, limit: float | None, http: int | None)
         if http is None:
             made.run("stdio")
         else:
+            with os_errors("cannot serve HTTP", f"127.0.0.1:{http}"):
+                socket.create_server(("127.0.0.1", http)).close()  # else the server ends in its log's line
             made.run("streamable-http", host="127.0.0.1", port=http, transport_security=guard)
 
 

@@ -96,7 +96,7 @@ def _launch(v: Any) -> bool:
 #: the fields of each kind of line that become columns, and what each must be
 FIELDS: Mapping[str, Mapping[str, Check]] = {
     "kernel": {
-        "cubin": _DIGEST, "name": _text(), "arch": _matches(r"sm_\d+[af]?"), "launch": _launch,
+        "cubin": _DIGEST, "name": _text(), "arch": _matches(r"sm_\d+[af]?|python"), "launch": _launch,
         "source_hash": _text(), "signature": _anything, "constants": _object, "ptxas": _text(),
         "options": _object, "meta": _object,
     },

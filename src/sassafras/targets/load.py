@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 from sassafras import suite
 from sassafras.core import Case, Kernel, SassafrasError, Workload, WorkloadError
@@ -78,14 +78,15 @@ def load(target: str) -> Workload:
         return dataclasses.replace(description.read(path), source=str(path))
     attribute = attribute or "workload"
     module = execute(path)
-    if not hasattr(module, attribute):
+    value = getattr(module, attribute, None)
+    if value is None or (isinstance(value, FunctionType) and value.__module__.startswith("sassafras.")):
+        # (what makes workloads may be imported as `workload`)
         found = [name for name, value in vars(module).items() if isinstance(value, Workload)]
         raise WorkloadError(
             f"the file defines no {attribute!r}",
             where=str(path),
             hint=f"it has {', '.join(f'{path.name}:{n}' for n in found)}" if found else "define a workload",
         )
-    value = getattr(module, attribute)
     if hasattr(value, "forward") and hasattr(value, "named_parameters"):
         raise WorkloadError(
             f"{attribute!r} is a torch.nn.Module, not a Workload",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,13 @@ def find(
         SassafrasError: there is no such thing, or nothing tuned for it.
     """
     text = "" if isinstance(target, Workload) else str(target)
-    if found := _RUN.fullmatch(text):
-        with read_store(store) as opened:
-            return of_run(opened, int(found[1]))
-    if text.endswith(".json"):
-        return _of_file(Path(text), case, store)
+    run = _RUN.fullmatch(text)
+    if run or (text.endswith(".json") and not _is_capture(Path(text))):
+        for name, value in (("tuned", tuned), ("arch", arch)):
+            if value is not None:
+                raise SassafrasError(f"--{name} is for a workload, this is a run with its own", where=text)
+        found = _of_number(store, int(run[1])) if run else _of_file(Path(text), store)
+        return found if case is None else replace(found, case=found.workload.case(case))
     workload = target if isinstance(target, Workload) else load(text)
     which = workload.case(case)
     baseline = workload.build(which, arch or DEFAULT_ARCH)
@@ -111,7 +113,19 @@ def _cannot_build(*_: Any) -> Kernel:
     raise WorkloadError("this workload is known from the store alone and cannot be compiled")
 
 
-def _of_file(path: Path, case: str | None, store: Any) -> ExplainSubject:
+def _is_capture(path: Path) -> bool:
+    try:
+        return "variants" in json.loads(_read(path))
+    except (ValueError, TypeError):
+        return False
+
+
+def _of_number(store: Any, run: int) -> ExplainSubject:
+    with read_store(store) as opened:
+        return of_run(opened, run)
+
+
+def _of_file(path: Path, store: Any) -> ExplainSubject:
     try:
         facts = json.loads(_read(path))
         name, original, run = facts["workload"], facts["baseline"]["digest"], facts["run"]
@@ -129,9 +143,7 @@ def _of_file(path: Path, case: str | None, store: Any) -> ExplainSubject:
         if record.baseline != original:
             raise StoreError(f"run {run} of this store is another search ({name})", where=str(path))
         workload, which = described(record)
-        return ExplainSubject(
-            workload, which if case is None else workload.case(case), opened.baseline(run), tuned, str(path)
-        )
+        return ExplainSubject(workload, which, opened.baseline(run), tuned, str(path))
 
 
 def _best(store: Store, original: str, name: str) -> bytes:

@@ -216,8 +216,9 @@ def gather(sources: Sequence[str | Path] = (), store: str | Path | None = None) 
     """Read what is named.
 
     Args:
-        sources: stores (any SQLite file of ours), ``run:N`` of `store`, result files of the project's format
-            (``benchmarks/results/*.json``), explanations that `Explanation.save` wrote; none: all of `store`.
+        sources: stores (any SQLite file of ours), ``run:N`` of `store`, results that `Result.save` wrote, of
+            such runs, result files of the project's format (``benchmarks/results/*.json``), explanations that
+            `Explanation.save` wrote; none: all of `store`.
         store: the store for ``run:N``; None for the default.
 
     Raises:
@@ -234,7 +235,7 @@ def gather(sources: Sequence[str | Path] = (), store: str | Path | None = None) 
                 )
             numbers.append(int(text[4:]))
         elif Path(text).suffix == ".json":
-            _file(found, Path(text))
+            numbers += _file(found, Path(text), store)
         else:
             _store(found, Path(text), None)
     if numbers or not texts:
@@ -320,7 +321,8 @@ def _measured(view: RunView) -> MeasuredRow | None:
     )
 
 
-def _file(found: Gathered, path: Path) -> None:
+def _file(found: Gathered, path: Path, store: str | Path | None) -> list[int]:
+    """Take in a file; returns the run that it is the result of."""
     try:
         facts = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -328,7 +330,13 @@ def _file(found: Gathered, path: Path) -> None:
     found.sources.append(path.name)
     if isinstance(facts, dict) and facts.get("format") == 1 and "moves" in facts:
         found.explanations.append(facts)
-        return
+        return []
+    of = facts.get("baseline") if isinstance(facts, dict) else None
+    if isinstance(of, dict) and isinstance(run := facts.get("run"), int):
+        with Store.open(store, readonly=True) as opened:
+            if opened.run(run).baseline != of.get("digest"):
+                raise StoreError(f"run {run} of this store is another search", where=str(path))
+        return [run]
     rows = facts.get("rows") if isinstance(facts, dict) else None
     kept = [row for row in rows or () if isinstance(row, dict) and {"speedup", "speedup_low"} <= row.keys()]
     if not kept:
@@ -359,3 +367,4 @@ def _file(found: Gathered, path: Path) -> None:
         )
     about = {k: facts[k] for k in ("date", "command", "commit", "seed") if facts.get(k) is not None}
     found.environments.append((path.name, {**about, **environment}))
+    return []
