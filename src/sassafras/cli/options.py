@@ -52,7 +52,7 @@ Program = Annotated[
 
 # of the commands that time matrix products
 GRIDS = (
-    "cuda-l2 (1,000 shapes), judge-1 to judge-7 (never tuned), learn-1 to learn-4, backward, or shapes: "
+    "cuda-l2 (1,000 shapes), judge-1 to judge-8 (never tuned), learn-1 to learn-6, backward, or shapes: "
     "64x64x64,128x64x512"
 )
 CALIBRATION_FOLDER = Path("sassafras-out/calibration")
