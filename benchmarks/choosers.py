@@ -142,7 +142,7 @@ def in_program_folds(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Layers as programs have them, each judged by what was learnt from layers of another n and k: rows by
     fold, and all together."""
-    entries = layers(dataset.Dataset.load(PROGRAM))
+    entries = layers(measured(PROGRAM))
     kinds = sorted({(e.shape.n, e.shape.k) for e in entries})
     every: dict[str, list[dict[str, Any]]] = {}
     rows = []
@@ -251,6 +251,8 @@ def measured(path: Path | None, part: str = "") -> dataset.Dataset:
     found = dataset.Dataset.load(path) if path else dataset.shipped(part=part)
     if found.modelled:
         sys.exit("this dataset was modelled, not measured: nothing is learnt from it")
+    if not found.pairs:
+        sys.exit("this dataset has no times: nothing is learnt from it")
     return found
 
 
@@ -329,7 +331,7 @@ def main() -> None:
         else:
             grid = [found[shape] for shape in sorted(found.entries)]
             model = Pairs([*grid, *besides]).train(set(), header | known(besides))
-        save(of_layers(model, layers(dataset.Dataset.load(PROGRAM)), besides), path)
+        save(of_layers(model, layers(measured(PROGRAM)), besides), path)
         return
     model = predictor.Model.load(path)
     rows, summary = in_program_folds(TunedTable.from_dataset(found), model, besides)

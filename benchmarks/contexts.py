@@ -265,7 +265,7 @@ def main() -> int:
         taken = dataset_of(records, about)
         taken.save(given.out / f"{name}.jsonl.gz")
         print(len(taken), "products,", taken.pairs, "times", flush=True)
-        return 3 if lost else int(len(taken) < len(records))
+        return 3 if lost else int(len(taken) < len(records) or not records)
     rows = context_rows(given.table, records)
     summary = context_summary(given.table, rows) | {
         "wrong": [f"{r['shape']}: {', '.join(r['wrong'])}" for r in records if r.get("wrong")],

@@ -106,11 +106,18 @@ def test_a_wrong_contestant_has_no_speedup(monkeypatch: pytest.MonkeyPatch) -> N
     assert by == {"pdl": 2.0, "plain": 1.0}
 
 
-def test_what_is_learnt_is_a_dataset_without_what_was_wrong(run: Any, tmp_path: Path) -> None:
+def test_what_is_learnt_is_a_dataset_without_what_was_wrong(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(FileNotFoundError):  # it writes no result, but a dataset
         run("learn", "--count", "3")
     found = Dataset.load(tmp_path / "learn-dry.jsonl.gz")
     assert len(found) == 3 and found.modelled
+    words = ["--dry-run", "--limit-s", "0", "--out", str(tmp_path / "none")]
+    monkeypatch.setattr("sys.argv", ["contexts.py", "learn", *words])
+    import contexts
+
+    assert contexts.main() == 1, "nothing to learn from is no success"
     for entry in found:
         assert 10 < len(entry.ours) <= 18 and entry.baselines["torch"]["tn"] > 0
         assert len({config.instance for config in entry.ours}) >= 8

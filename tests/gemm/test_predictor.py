@@ -321,6 +321,12 @@ def test_training_on_a_part_of_the_dataset_and_folds(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "argv", [*words, "--model", str(tmp_path / "m.npz"), "--program"])
     before, model.program.value[:] = model.plain.value, 0
     choosers.main()
+    for header, entries, says in (({"modelled": True}, seldom, "modelled"), ({}, (), "has no times")):
+        dataset.Dataset(header, entries).save(tmp_path / "teaches-nothing.jsonl.gz")
+        with monkeypatch.context() as context:
+            context.setattr(choosers, "PROGRAM", tmp_path / "teaches-nothing.jsonl.gz")
+            with pytest.raises(SystemExit, match=says):
+                choosers.main()
     again = Model.load(tmp_path / "m.npz")
     assert (again.plain.value == before).all() and again.program is not None and again.program.value.any()
 

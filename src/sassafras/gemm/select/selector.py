@@ -221,7 +221,7 @@ class Selector:
         if distances[order[0]] > settings.reach:
             return Choice("torch", None, None, 1.0, "no tuned shape is near")
         if model is not None:
-            best = next(self._ranked(model, self._won(order, layout), shape, legal, translate), None)
+            best = next(self._ranked(model, order, shape, layout, legal, translate), None)
             margin, why = settings.model_margin, "chosen by what was learnt from tuned shapes"
             if model.program and in_program(shape, layout):
                 margin, why = settings.program_margin, "chosen by what was learnt from layers of programs"
@@ -249,8 +249,8 @@ class Selector:
         if model is None or layout not in self._winners:
             return
         distances = _octaves(self._winners[layout][0], shape)
-        won = self._won(np.argsort(distances, kind="stable"), layout)
-        yield from (config for _, config in self._ranked(model, won, shape, legal, translate))
+        order = np.argsort(distances, kind="stable")
+        yield from (config for _, config in self._ranked(model, order, shape, layout, legal, translate))
 
     def _few(self, shape: Shape, layout: str) -> list[Config]:
         """For few rows, bound by reading B: the best of one kernel, of the other, and further ones."""
@@ -261,19 +261,15 @@ class Selector:
         first, second = (streams, tiles) if shape.m <= self.streamed.plain else (tiles, streams)
         return [*first[:1], *second[:1], *first[1:], *second[1:]]
 
-    def _won(self, order: np.ndarray, layout: str) -> Iterator[Config]:
-        """Winners of the nearest shapes."""
-        winners = self._winners[layout][1]
-        return (config for i in order[: self.settings.candidates] for config in winners[i])
-
-    @staticmethod
     def _ranked(
-        model: Model, won: Iterable[Config], shape: Shape, legal: Legal, translate: Translate
+        self, model: Model, order: np.ndarray, shape: Shape, layout: str, legal: Legal, translate: Translate
     ) -> Iterator[tuple[float, Config]]:
-        """(predicted speed-up, configuration) of what may run, the model's first choice first."""
-        ranked = [c for c in dict.fromkeys(won) if model.knows(c) and _fits(c, shape)]
-        program = all(in_program(shape, config.layout) for config in ranked)
-        for speedup, config in model.speedups(ranked, shape, program=program):
+        """(predicted speed-up, configuration) of what may run among the winners of the nearest shapes, the
+        model's first choice first."""
+        winners = self._winners[layout][1]
+        won = dict.fromkeys(config for i in order[: self.settings.candidates] for config in winners[i])
+        ranked = [config for config in won if model.knows(config) and _fits(config, shape)]
+        for speedup, config in model.speedups(ranked, shape, program=in_program(shape, layout)):
             served = translate(config)
             if served is not None and legal(served):
                 yield speedup, served
