@@ -10,8 +10,9 @@
 With ``--preset`` the paper's kernels are searched by its protocol and, with the same evaluations, by ours:
 writes cuasmrl-protocol.json or sip-protocol.json. Rows of this budget in the output folder's rows.jsonl stay.
 ``--samples`` runs each winner that often on fresh inputs and compares all bytes with its baseline's. A case
-that takes longer than ``--sample-seconds`` leaves the rest to the next case of the same code. A kept row with
-fewer samples is done again; its search is in the output folder's store. ``--profile`` adds ncu's metrics.
+that takes longer than ``--sample-seconds`` leaves the rest to the next case of the same code; the last one
+has the time it takes. A kept row with fewer samples is done again; its search is in the output folder's
+store. ``--profile`` adds ncu's metrics.
 
 The baseline of each row is the better of what the bundled ptxas and --ptxas (by default the newest that is
 found; '' for none) make of the same PTX, chosen by a measurement in fresh processes of its own; numerics must
@@ -34,8 +35,8 @@ from common import command_line, ends, geomean, one_gpu, per_gpu, read_lines, re
 Row = dict[str, Any]
 #: what a row takes beside its search: the choice of a ptxas and fresh processes
 AROUND_S = 24.0
-#: evaluations a second at least, to foresee how long a budget of evaluations takes
-RATE = 120.0
+#: evaluations a second, and samples of a short case, at least: to foresee how long a row takes
+RATE, SAMPLES_RATE = 120.0, 40_000.0
 #: the search of the suite's own table
 OURS: Row = {"label": "anneal", "strategy": "anneal"}
 #: preset -> its kernels (and shapes), and the searches that are compared
@@ -88,13 +89,15 @@ def choose_baseline(workload: Any, case: Any, newest: str | None) -> tuple[str |
 
 
 def draw(workload: Any, ptxas: str | None, result: Any, count: int, seconds: float | None) -> list[Row]:
-    """Probabilistic tests of the winner, a row a case: `count` launches in all, at most `seconds` a case."""
+    """Probabilistic tests of the winner, a row a case: `count` launches in all, `seconds` at most of each case
+    but the last."""
     from sassafras.core import Candidate
     from sassafras.evaluate.gpu import CudaDevice
 
     found: list[Row] = []
     with CudaDevice() as device:
-        for name in dict.fromkeys((result.case, *result.facts["cases_checked"])):
+        names = list(dict.fromkeys((result.case, *result.facts["cases_checked"])))
+        for name in names:
             left = count - sum(part["samples"] for part in found)
             if left <= 0 or any(part["verdict"] != "correct" for part in found):
                 break
@@ -104,7 +107,7 @@ def draw(workload: Any, ptxas: str | None, result: Any, count: int, seconds: flo
                 raise ValueError(f"case {name} runs other code than {result.case}")
             device.open(workload, case, original)
             winner = Candidate(original.with_cubin(result.cubin), {"samples": True})
-            report = device.sample(winner, count=left, seconds=seconds)
+            report = device.sample(winner, count=left, seconds=None if name == names[-1] else seconds)
             facts = {key: getattr(report, key) for key in ("samples", "mismatches", "seconds", "detail")}
             found.append({"case": name, **facts, "verdict": str(report.verdict)})
     return found
@@ -127,12 +130,12 @@ def one(
 
     Args:
         search: what `sassafras.optimize` gets besides, and ``label``, the name of the contestant.
-        tests: samples of a winner, and seconds a case (`draw`).
+        tests: samples of a winner, and seconds of a case (`draw`).
         counters: profile baseline and winner by ncu.
     """
     seconds = float(budget[:-1]) / (1.0 if budget.endswith("s") else RATE)
-    # (samples: the case of the search, and the one that the rest is left to)
-    if until is not None and time.time() + seconds + AROUND_S + 2 * (tests[1] or 0.0) > until:
+    sampling = tests[0] / SAMPLES_RATE + (tests[1] or 0.0)
+    if until is not None and time.time() + seconds + AROUND_S + sampling > until:
         return None
     import sassafras
     from sassafras.targets import load
