@@ -61,7 +61,7 @@ SETS = 24
 #: launches of a chain of dependent products in a block: more would let its values grow or vanish
 CHAIN = 16
 #: configurations to learn from: the chooser's, and all; launches of their blocks, at most
-FAVOURITES, CANDIDATES, SHORT = 10, 18, 200
+FAVOURITES, CANDIDATES, SHORT = 10, 26, 200
 
 
 def layer_shapes(dtypes: Sequence[str]) -> Iterator[tuple[Any, str]]:
