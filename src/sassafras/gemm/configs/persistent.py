@@ -380,14 +380,8 @@ _TN: _Tiles = (
     (128, 168, 2, True, {}),
     (128, 192, 2, True, {"cluster_m": 2, "most": 4, "store_stages": 3}),
     (192, 128, 2, True, {"most": 4, "store_stages": 3}),
-    (64, 80, 2, True, _SWAPPED),
+    # layers of which other tiles leave multiprocessors idle in the last wave
     (192, 144, 3, False, {}),
-    (128, 96, 2, True, {}),
-    (128, 224, 2, False, {}),
-    (128, 112, 2, False, {}),
-    (128, 112, 2, True, {}),
-    (192, 160, 3, False, {}),
-    (128, 176, 2, True, {}),
 )
 _NN: _Tiles = (
     (128, 128, 2, True, {"cluster_m": 2, "most": 5, "store_stages": 4}),
