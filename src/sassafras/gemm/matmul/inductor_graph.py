@@ -2,23 +2,28 @@
 
 `rewrite` turns products of ours (``sassafras::mm``, ``::fused``) into ``sassafras::layer``: SwiGLU's pair, a
 residual's sum behind a product, an RMS norm ahead of it, and weights that nothing in the graph writes, which
-are read before the launch ahead has ended. For more rows than the stream kernel has, norms and pairs become
+are read before the launch ahead has ended. Products that share their rows, queries, keys and values, become
+one, ``sassafras::joined``. For more rows than the stream kernel has, norms and pairs become
 ``sassafras::rms_norm`` and ``::gated`` between products of ours: launches that overlap those around them.
 """
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 import torch
 
+from ..configs import joined
 from ..configs.persistent_pair import PairConfig
 from ..configs.stream import LEAST_CONSTANT
-from . import api, plain_tensors, rows_op
+from . import api, joined_op, plain_tensors, rows_op
 from .graph_patterns import FILE, halves, known, pair, product, residual, rms_norm, same_columns
+from .joined_problem import JoinedCall
 from .layer_op import LayerCall, layer
 from .problem import Problem
 
@@ -26,6 +31,7 @@ _aten = torch.ops.aten
 _OURS = torch.ops.sassafras
 _PRODUCTS = {
     layer,
+    joined_op.joined,
     _OURS.mm.default,
     _OURS.fused.default,
     _aten.mm.default,
@@ -33,7 +39,7 @@ _PRODUCTS = {
     _aten.bmm.default,
 }
 #: what `rewrite` puts into graphs
-_PUT = {layer, rows_op.rms_norm, rows_op.gated}
+_PUT = {layer, joined_op.joined, rows_op.rms_norm, rows_op.gated}
 #: most rows for which launches between products are ours: then reading the weights is most of a product (with
 #: 128 and 256 rows such chains took models to 0.90 to 1.02 of their speed on an H200)
 MOST_ROWS = 64
@@ -70,7 +76,9 @@ def rewrite(graph: Any) -> int:
             if fixed != call and _serves(fixed):
                 moved[node] = _put(graph, node, fixed)
                 break
-    for root in dict.fromkeys(_behind_reshapes(node.args[0]) for node in graph.nodes if node.target is layer):
+    _join(graph)
+    ours = [node for node in graph.nodes if node.target in (layer, joined_op.joined)]
+    for root in dict.fromkeys(_behind_reshapes(node.args[0]) for node in ours):
         _norm(graph, root)
     return sum(node.target in _PUT for node in graph.nodes)
 
@@ -105,6 +113,74 @@ def _replace(graph: Any, node: Any, target: Any, *args: Any) -> None:
         made = _reshaped(graph, _added(graph, target, *args), [*node.meta["val"].shape])
     node.replace_all_uses_with(made)
     _drop(graph, node)
+
+
+def _join(graph: Any) -> None:
+    """Let a kernel of ours multiply by up to three weights, of products with the same rows and norm."""
+    alike: dict[Any, list[tuple[Any, LayerCall]]] = defaultdict(list)
+    for node in graph.nodes:
+        if (call := _call(node)) is not None and _joins(call) and not _laid_out(node):
+            line = call.b.meta["val"].stride(1)
+            alike[_behind_reshapes(call.a), call.norm, call.eps, line].append((node, call))
+    for found in alike.values():
+        for first in range(0, len(found) - 1, 3):
+            _joined(graph, dict(found[first : first + 3]))
+
+
+def _joins(call: LayerCall) -> bool:
+    """Whether a product is one of a weight that may be read sooner, and nothing else."""
+    weight = known(call.b)
+    if weight is None or weight.dim() != 2 or weight.shape[1] % joined.UNIT:
+        return False
+    fixed = _unwritten(call.b) and (call.bias is None or _unwritten(call.bias))
+    return fixed and call.name is call.residual is call.other is None
+
+
+def _laid_out(node: Any) -> bool:
+    """Whether a caller sees how a node lies, or what asks for elements by their place in memory, or a kernel
+    that was chosen for lines without gaps."""
+    placed = {*_PUT, _OURS.mm.default, _OURS.fused.default, _aten.as_strided.default}
+
+    def shared(reader: Any) -> bool:
+        if not isinstance(reader.target, torch._ops.OpOverload):
+            return reader.target is operator.getitem
+        return any(argument.alias_info is not None for argument in reader.target._schema.arguments)
+
+    return any(
+        reader.op == "output" or reader.target in placed or (shared(reader) and _laid_out(reader))
+        for reader in node.users
+    )
+
+
+def _joined(graph: Any, calls: dict[Any, LayerCall]) -> None:
+    """Let one call stand in the places of two or three products, whose readers get a part of its result."""
+    first, one = next(iter(calls.items()))
+    weights, biases = zip(*((call.b, call.bias) for call in calls.values()), strict=True)
+    none, constant = [None] * (3 - len(calls)), all(map(_constant, calls.values()))
+    given = [one.a, *weights, *none, *biases, *none, one.norm]
+    values: list[Any] = [None if node is None else known(node) for node in given]
+    if any(node is not None and value is None for node, value in zip(given, values, strict=True)):
+        return
+    small = min(known(weight).numel() for weight in weights) < joined.MOST_ELEMENTS
+    if not small or not joined_op.serves(JoinedCall(*[*values, one.eps, constant])):
+        return
+    ahead = {*takewhile(lambda node: node is not first, graph.nodes)}
+    for node in (*weights, *filter(None, biases)):
+        for view in _with_source(node):
+            if view not in ahead and view.op != "placeholder":
+                first.prepend(view)
+                ahead.add(view)
+    with graph.inserting_before(first):
+        made = _added(graph, joined_op.joined, *given, one.eps, constant)
+    end = 0
+    for node in calls:
+        begin, end = end, end + node.meta["val"].shape[-1]
+        _replace(graph, node, _aten.slice.Tensor, made, made.meta["val"].dim() - 1, begin, end)
+
+
+def _with_source(node: Any) -> list[Any]:
+    """A node behind what it is a view of."""
+    return [*(_with_source(node.args[0]) if node.target in _VIEWS else ()), node]
 
 
 def _call(node: Any) -> LayerCall | None:
