@@ -81,7 +81,7 @@ constexpr size_t count_of(const PairPersistentProblem &) { return 19; }
 constexpr size_t count_of(const AnyRowsProblem &) { return 14; }
 constexpr size_t count_of(const StreamProblem &) { return 10; }
 constexpr size_t count_of(const NormedStreamProblem &) { return 12; }
-template <class Plain> constexpr size_t count_of(const Joined<Plain> &) { return count_of(Plain{}) + 6; }
+template <class Plain, class Operand> constexpr size_t count_of(const Joined<Plain, Operand> &) { return count_of(Plain{}) + 6; }
 
 template <class Plain> static General<Plain> problem(const std::vector<Any> &p, const General<Plain> *) {
     constexpr size_t COUNT = count_of(Plain{});
@@ -89,11 +89,11 @@ template <class Plain> static General<Plain> problem(const std::vector<Any> &p, 
     return {plain<Plain>(p, std::make_index_sequence<COUNT>()), last(p, std::make_index_sequence<13>())};
 }
 
-// Some problems say what may be read early: the caller's B.
-template <class Problem> static void tell(const Problem &given, std::vector<std::unique_ptr<TensorMap>> &maps, const char *b) {
+// Some problems say what may be read early: the caller's B, or what joined problems have of it.
+template <class Problem> static void tell(const Problem &given, std::vector<std::unique_ptr<TensorMap>> &maps, char *const *buffers, const char *b) {
     if constexpr (requires { given.early; }) {
         emulator::fixed_early = given.early;
-        for (auto &map : maps) map->fixed = given.early && map->base == b;
+        for (auto &map : maps) map->fixed = given.early && (map->base == b || map->base == buffers[6] || map->base == buffers[7]);
     }
 }
 
@@ -173,7 +173,7 @@ int main(int, char **argv) {
         using Kernel = type;                                                                                       \
         if (!Needs<Kernel>::fit(shared_bytes, threads, (int)cluster.x)) emulator::fail("host and kernel disagree on shared memory"); \
         const auto given = problem(parameters, (const Kernel::Problem *)nullptr);                                  \
-        tell(given, maps, buffers[std::find(files, files + 2, "b") - files]);                                                                                               \
+        tell(given, maps, buffers, buffers[std::find(files, files + 2, "b") - files]);                                                                                               \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { Kernel::run_batched(given); }); \
         found = true;                                                                                              \
     }

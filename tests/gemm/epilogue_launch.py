@@ -15,7 +15,7 @@ from sassafras.gemm.build.cubins import KERNELS
 from sassafras.gemm.configs import epilogue, joined
 from sassafras.gemm.configs.epilogue import Batch, Lines
 from sassafras.gemm.configs.fallback import FallbackInstance
-from sassafras.gemm.configs.joined import JoinedStreamInstance
+from sassafras.gemm.configs.joined import JoinedEarlyInstance, JoinedStreamInstance
 from sassafras.gemm.configs.persistent import PersistentInstance
 from sassafras.gemm.configs.persistent_folded import FoldedPersistentInstance
 from sassafras.gemm.configs.persistent_pair import PairInstance
@@ -92,6 +92,10 @@ JOINED = [
     JoinedStreamInstance(4, 1, 64, dtype="bf16", epilogue=True),
     JoinedStreamInstance(2, 2, 64, epilogue=True, norm=True),
     JoinedStreamInstance(4, 1, 64, dtype="bf16", epilogue=True, norm=True),
+    JoinedEarlyInstance("tn", 64, 16, 3, swap_ab=True, epilogue=True),
+    JoinedEarlyInstance("tn", 64, 32, 2, swap_ab=True, dtype="bf16", epilogue=True, k_blocks=2),
+    JoinedEarlyInstance("tn", 64, 48, 3, epilogue=True, k_blocks=2),
+    JoinedEarlyInstance("tn", 64, 32, 3, dtype="bf16", epilogue=True),
 ]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +14,27 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import sassafras  # noqa: E402
-from sassafras.gemm.configs import joined, stream  # noqa: E402
-from sassafras.gemm.configs.joined import JoinedStreamInstance  # noqa: E402
+from sassafras.gemm.configs import joined, split_k_early, stream  # noqa: E402
+from sassafras.gemm.configs.split_k_early import EarlyInstance, EarlySplitKConfig  # noqa: E402
 from sassafras.gemm.configs.stream import StreamConfig, StreamInstance  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul import inductor_graph  # noqa: E402
 from sassafras.gemm.matmul.joined_problem import JoinedCall, read_joined  # noqa: E402
 from sassafras.gemm.matmul.joined_problem import apart as apart_of  # noqa: E402
+from sassafras.gemm.matmul.planner import Planner  # noqa: E402
+from sassafras.gemm.matmul.problem import DTYPES, Problem  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
+from sassafras.gemm.select.selector import Choice  # noqa: E402
 
 from . import stand_in  # noqa: E402
 from .epilogue_launch import JOINED, Case, Emulator, build  # noqa: E402
 from .hopper_launch import EAGER, LATE, RANDOM  # noqa: E402
 from .test_layer import exact, graphs, streams  # noqa: E402
 from .test_matmul_fused import Install, cache, close, engine, half, install, launches, library  # noqa: E402
+from .test_rows import early  # noqa: E402
 from .together import accepted, together  # noqa: E402
 
-__all__ = ["cache", "engine", "graphs", "install", "library"]  # fixtures
+__all__ = ["cache", "early", "engine", "graphs", "install", "library"]  # fixtures
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 # --- the stream kernel ------------------------------------------------------------------------------------
@@ -42,11 +47,30 @@ CASES = (
 )
 
 
-def apart(config: StreamConfig) -> StreamConfig:
+def apart(config: Any) -> Any:
     """The same ring for one product."""
-    i = config.instance
-    ring = StreamInstance(i.warps, i.stages, i.k_chunk, i.dtype, i.epilogue, i.norm)
+    instance = config.instance
+    kind = StreamInstance if isinstance(instance, StreamInstance) else EarlyInstance
+    ring = kind(**{field.name: getattr(instance, field.name) for field in fields(instance)})
     return replace(config, instance=ring)
+
+
+def same_bits(emulator: Emulator, config: Any, shape: Shape, case: Case, folder: Path) -> str:
+    """Launches products joined and apart; what is wrong, ``""`` when nothing is."""
+    assert joined.why_illegal(shape, case.cuts) is None
+    if wrong := emulator.run(config, shape, case, folder):
+        return wrong
+    whole, ends = found(folder, shape.m), (0, *case.cuts, shape.n)
+    for part, columns in enumerate(pairwise(ends)):
+        bias = case.bias and part != case.without
+        if wrong := emulator.run(
+            apart(config), shape, replace(case, cuts=(), columns=columns, without=-1, bias=bias), folder
+        ):
+            return f"part {part} alone: {wrong}"
+        alone = found(folder, shape.m)[:, : columns[1] - columns[0]]
+        if not np.array_equal(whole[:, slice(*columns)], alone):
+            return f"part {part} has other bits alone"
+    return ""
 
 
 def found(folder: Path, rows: int) -> np.ndarray:
@@ -62,7 +86,7 @@ def emulator(shared: Path) -> Emulator:
 
 @needs_compiler
 @pytest.mark.parametrize("few", [False, True], ids=["a tile a CTA", "tiles follow one another"])
-@pytest.mark.parametrize("number", range(len(JOINED)), ids=lambda n: JOINED[n].name)
+@pytest.mark.parametrize("number", range(4), ids=lambda n: JOINED[n].name)
 def test_joined_products_have_the_bits_of_their_own(
     emulator: Emulator, tmp_path: Path, number: int, few: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,17 +98,35 @@ def test_joined_products_have_the_bits_of_their_own(
     more = [Case(cuts=(64, 80), size=2.0**14, gamma=16.0)] * (normed and config.dtype == "fp16")  # once more
     for turn, one in enumerate((*CASES, *more)):
         case, shape = replace(one, norm=normed), Shape((1, 5, 7)[turn % 3], 112, (72, 520)[turn % 2])
-        assert joined.why_illegal(shape, case.cuts) is None
-        wrong = emulator.run(config, shape, case, tmp_path)
+        wrong = same_bits(emulator, config, shape, case, tmp_path)
         assert wrong == "", f"{config.instance.name} for {shape}, case {turn}"
-        whole, ends = found(tmp_path, shape.m), (0, *case.cuts, shape.n)
-        whole = whole[:, : shape.n]
-        for part in range(len(ends) - 1):
-            columns = ends[part], ends[part + 1]
-            own = replace(case, cuts=(), columns=columns, without=-1, bias=case.bias and part != case.without)
-            assert emulator.run(apart(config), shape, own, tmp_path) == ""
-            alone = found(tmp_path, shape.m)[:, : columns[1] - columns[0]]
-            assert np.array_equal(whole[:, slice(*columns)], alone), f"{shape}, case {turn}, part {part}"
+
+
+#: rows, columns, where parts begin, elements of a line of A, slices; a tile's lines of B are in one part
+TILED = (
+    (9, 192, (64, 128), 520, 1),
+    (16, 256, (192,), 1032, 2),
+    (3, 128, (64,), 64, 1),
+    (11, 192, (128,), 2056, 3),
+    (5, 288, (96, 240), 520, 1),
+    (64, 144, (96,), 520, 1),
+)
+
+
+@needs_compiler
+@pytest.mark.parametrize("number", range(4, len(JOINED)), ids=lambda n: JOINED[n].name)
+def test_joined_tiles_have_the_bits_of_their_own(emulator: Emulator, tmp_path: Path, number: int) -> None:
+    ran = 0
+    for m, n, cuts, k, slices in TILED:
+        config, shape = EarlySplitKConfig(JOINED[number], slices), Shape(m, n, k)
+        lines = config.tile[0] if config.swap_ab else config.tile[1]
+        if any(end % lines for end in (*cuts, n)) or config.why_illegal(shape):
+            continue
+        for one in CASES:
+            case, ran = replace(one, cuts=cuts), ran + 1
+            wrong = same_bits(emulator, config, shape, case, tmp_path)
+            assert wrong == "", f"{config.instance.name} for {shape}, {case}"
+    assert ran >= 8
 
 
 @needs_compiler
@@ -103,11 +145,11 @@ def test_a_part_at_another_place_is_found(emulator: Emulator, tmp_path: Path) ->
         assert emulator.run(config, shape, case, tmp_path) != ""
 
 
-COMPILED = joined.INSTANCES[0], joined.INSTANCES[-1]
+COMPILED = joined.INSTANCES[0], joined.INSTANCES[12], joined.INSTANCES[16], joined.INSTANCES[-1]
 
 
 @pytest.mark.parametrize("instance", COMPILED, ids=lambda i: i.name)
-def test_sass(instance: JoinedStreamInstance, shared: Path) -> None:
+def test_sass(instance: Any, shared: Path) -> None:
     program = together(shared, COMPILED)
     opcodes = [i.opcode for i in program.function(instance.name).instructions]
     assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
@@ -125,6 +167,20 @@ def test_what_is_joined() -> None:
     for cuts in ((4104,), (4096, 4096), (4096, 5120, 5632), (6144,)):
         assert joined.why_illegal(shape, cuts) is not None
         assert joined.chosen(config, shape, cuts) is None
+    (thin, wide), chosen = (
+        split_k_early.EPILOGUE_INSTANCES[:2],
+        split_k_early.best(Shape(33, 6144, 4096), "bf16"),
+    )
+    assert chosen[0].instance.name == "ce_tn_bf16_64x48_s7q2e", "whose tiles would lie in two parts"
+    for few, rows, cuts, name in (
+        (EarlySplitKConfig(thin), 16, (4096, 5120), "je_tn_swapped_64x16_s10q2e"),
+        (EarlySplitKConfig(wide), 32, (4096, 5120), "je_tn_swapped_64x32_s8q2e"),
+        (chosen[0], 33, (4096, 5120), "je_tn_bf16_64x64_s6q2e"),
+        (chosen[0], 33, (4128,), "je_tn_bf16_64x48_s7q2e"),
+        (EarlySplitKConfig(thin), 16, (4112,), None),
+    ):
+        other = joined.chosen(few, Shape(rows, 6144, 4096), cuts)
+        assert (other and other.instance.name) == name, (few.name, cuts)
     launch = joined.launch(made, shape, (4096,), early=True)
     assert [launch.scalars[name] for name in ("second_column", "third_column", "early")] == [4096, 6144, 1]
 
@@ -164,6 +220,38 @@ def test_one_launch(install: Install, library: Path, kind: str, dtype: Any) -> N
                 result, calls = torch.ops.sassafras.joined(x, *given, constant), calls + 1
                 assert close(result, wanted(x, of, added, gamma, eps)) and result.is_contiguous()
     assert launches(library) == before + calls, room.status()["problems"]
+
+
+@pytest.mark.parametrize("kind", ["python", "compiled"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_one_launch_of_tiles(
+    install: Install, library: Path, kind: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensor maps of three weights, and of two; straight and transposed tiles."""
+    monkeypatch.setattr(split_k_early, "LEAST_CONSTANT", 1)
+    engine, before, calls = install(kind), launches(library), 0
+
+    def choose(problem: Problem) -> Choice:
+        config = next(iter(split_k_early.best(problem.shape, DTYPES[problem.dtype])), None)
+        return Choice("ours", config, None, 1.0, "asked for")
+
+    monkeypatch.setattr(engine, "choose", choose)
+    weights = [half(n, 72, seed=n, dtype=dtype).t() for n in (64, 128, 192)]
+    biases = [half(n, seed=n + 1, dtype=dtype) for n in (64, 128, 192)]
+    for rows in (3, 16, 30, 33, 64):
+        x = half(rows, 72, dtype=dtype)
+        for of, added in (
+            (weights, biases),
+            (weights[::-1], [None, None, biases[0]]),
+            (weights[:2], [None, None]),
+        ):
+            absent = [None] * (3 - len(of))
+            for constant in (False, True):
+                result = torch.ops.sassafras.joined(x, *of, *absent, *added, *absent, None, 0.0, constant)
+                calls += 1
+                assert close(result, wanted(x, of, added))
+                assert stand_in.state_of(library).overlap == 1
+    assert launches(library) == before + calls, room.status()["notes"]
 
 
 def test_into_a_given_result(install: Install, library: Path) -> None:
@@ -285,18 +373,18 @@ def test_gradients_are_torchs(install: Install) -> None:
 class Attends(torch.nn.Module):
     """A layer ahead, a norm or none, queries, keys and values that are read as attention does."""
 
-    def __init__(self, norm: bool = True, bias: bool = False) -> None:
+    def __init__(self, norm: bool = True, bias: bool = False, heads: int = 2) -> None:
         super().__init__()
         self.first = torch.nn.Linear(64, 64, bias=False)
         self.norm = torch.nn.RMSNorm(64, eps=1e-5) if norm else torch.nn.Identity()
-        self.q, self.k, self.v = (torch.nn.Linear(64, n, bias=bias) for n in (64, 32, 32))
+        self.q, self.k, self.v = (torch.nn.Linear(64, n, bias=bias) for n in (64, 16 * heads, 16 * heads))
         self.o = torch.nn.Linear(64, 64, bias=not norm)
 
     def forward(self, x: Any) -> Any:
         x = x + self.first(torch.tanh(x))
         y = self.norm(x)
         q, k, v = (layer(y).unflatten(-1, (-1, 16)).transpose(-3, -2) for layer in (self.q, self.k, self.v))
-        k, v = (t.repeat_interleave(2, -3) for t in (k, v))
+        k, v = (t.repeat_interleave(4 // t.shape[-3], -3) for t in (k, v))
         y = torch.softmax(q @ k.mT / 4, -1) @ v
         return x + self.o(y.transpose(-3, -2).flatten(-2))
 
@@ -448,3 +536,22 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: py
     assert joins(plain, half(9, 64)) == [], "rows that the kernel does not have"
     monkeypatch.setattr(joined, "MOST_ELEMENTS", 32 * 64)
     assert joins(plain) == [], "products that take long alone"
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [(torch.float16, 9), (torch.bfloat16, 32), (torch.bfloat16, 64)])
+def test_more_rows_are_one_launch(
+    early: Planner, library: Path, graphs: list[Any], dtype: Any, rows: int
+) -> None:
+    """Split-K tiles, each of one part."""
+    torch.manual_seed(1)
+    network = Attends(bias=True, heads=4).to(dtype).requires_grad_(False)
+    x, before = half(rows, 64, dtype=dtype), launches(library)
+    right = network.double()(x.double())
+    network.to(dtype)
+    result = torch.compile(sassafras.accelerate(network), fullgraph=True, dynamic=False)(x)
+    (call,) = calls_of(graphs)
+    assert call.constant and call.norm is None and len(call.weights) == 3
+    assert all(b is not None for b in call.biases)
+    ops = [str(n.target).split(".")[1] for n in graphs[-1] if "sassafras" in str(n.target)]
+    assert ops == ["mm", "joined", "layer"]
+    assert close(result, right) and launches(library) == before + 2, room.status()["problems"]

@@ -1,4 +1,5 @@
-"""Products that share A in one launch (JOINED of `kernels/sm90_gemm_stream.cuh`): queries, keys and values.
+"""Products that share A in one launch (JOINED of `kernels/sm90_gemm_stream.cuh` and
+`kernels/sm90_gemm_split_k.cuh`): queries, keys and values.
 
 Up to three matrices B, which stay where they are, with a bias each or none; their products lie side by side
 in C.
@@ -12,10 +13,11 @@ from typing import Any
 
 from ..problem.launch import Launch
 from ..problem.shape import Shape
-from . import epilogue, stream
+from . import epilogue, split_k_early, stream
 from .epilogue import Lines
 from .registry import Config
 from .source import EPILOGUE_PARAMETERS, Parameters, all_of
+from .split_k_early import EarlyInstance, EarlySplitKConfig
 from .stream import StreamConfig, StreamInstance
 
 #: columns of C that a part begins at a multiple of
@@ -24,7 +26,9 @@ UNIT = 16
 MOST_ELEMENTS = 1 << 24
 #: what launches give by name; the first part is `b`, with `bias`
 OPERANDS = ("second", "third", "second_bias", "third_bias")
-_PARTS: Parameters = (*all_of("*fp16", *OPERANDS), *all_of("i32", "second_column", "third_column"))
+_COLUMNS = all_of("i32", "second_column", "third_column")
+_ADDRESSES = (*all_of("*fp16", *OPERANDS), *_COLUMNS)
+_MAPS = (*all_of("tensormap", "map_second", "map_third"), *all_of("*fp16", *OPERANDS[2:]), *_COLUMNS)
 
 
 @dataclass(frozen=True, order=True)
@@ -39,7 +43,7 @@ class JoinedStreamInstance(StreamInstance):
     @property
     def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
-        return (*super().parameters[: -len(EPILOGUE_PARAMETERS)], *_PARTS, *EPILOGUE_PARAMETERS)
+        return (*super().parameters[: -len(EPILOGUE_PARAMETERS)], *_ADDRESSES, *EPILOGUE_PARAMETERS)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -47,13 +51,34 @@ class JoinedStreamInstance(StreamInstance):
         return self.warps, self.stages, self.k_chunk, self.dtype == "bf16", True, self.norm, True
 
 
+@dataclass(frozen=True, order=True)
+class JoinedEarlyInstance(EarlyInstance):
+    """An `EarlyInstance` with the parts' parameters: a tensor map each, of which a tile reads one."""
+
+    @property
+    def name(self) -> str:
+        """For example ``je_tn_swapped_64x16_s10q2e``."""
+        return "je" + super().name.removeprefix("ce")
+
+    @property
+    def parameters(self) -> Parameters:
+        """Names and types of the kernel's parameters."""
+        return (*super().parameters[: -len(EPILOGUE_PARAMETERS)], *_MAPS, *EPILOGUE_PARAMETERS)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        return (*super().arguments, False, True)
+
+
 def _joined(instance: Any, kind: Any) -> Any:
     """The instance that differs in nothing but the parts."""
     return kind(**{field.name: getattr(instance, field.name) for field in fields(instance)})
 
 
-INSTANCES: tuple[JoinedStreamInstance, ...] = tuple(
-    _joined(instance, JoinedStreamInstance) for instance in stream.EPILOGUE_INSTANCES
+INSTANCES: tuple[JoinedStreamInstance | JoinedEarlyInstance, ...] = (
+    *(_joined(instance, JoinedStreamInstance) for instance in stream.EPILOGUE_INSTANCES),
+    *(_joined(instance, JoinedEarlyInstance) for instance in split_k_early.EPILOGUE_INSTANCES),
 )
 
 
@@ -70,10 +95,21 @@ def why_illegal(shape: Shape, cuts: tuple[int, ...]) -> str | None:
 def chosen(config: Config | None, shape: Shape, cuts: tuple[int, ...]) -> Config | None:
     """The configuration for joined products, of that for one product of all their columns; None where that
     kernel does not join."""
-    if why_illegal(shape, cuts) or not isinstance(config, StreamConfig):
+    if why_illegal(shape, cuts):
         return None
-    instance = _joined(replace(config.instance, epilogue=True), JoinedStreamInstance)
-    return replace(config, instance=instance) if instance in INSTANCES else None
+    if isinstance(config, StreamConfig):
+        instance = _joined(replace(config.instance, epilogue=True), JoinedStreamInstance)
+        return replace(config, instance=instance) if instance in INSTANCES else None
+    if isinstance(config, EarlySplitKConfig):
+        for other in split_k_early.best(shape, config.dtype):
+            if not any(end % _lines(other) for end in (*cuts, shape.n)):
+                return replace(other, instance=_joined(other.instance, JoinedEarlyInstance))
+    return None
+
+
+def _lines(config: EarlySplitKConfig) -> int:
+    """Lines of B that a tile reads."""
+    return config.tile[0] if config.swap_ab else config.tile[1]
 
 
 def launch(
@@ -88,4 +124,11 @@ def launch(
     made = epilogue.launch(config, shape, lines=lines)
     second, third = (*cuts, shape.n)[:2]
     scalars = {"second_column": second, "third_column": third, "early": int(early)}
-    return replace(made, scalars={**made.scalars, **scalars})
+    maps = dict(made.tensor_maps)
+    if maps:
+        name = "map_a" if config.swap_ab else "map_b"
+        rows = {name: second, "map_second": third - second, "map_third": shape.n - third or third - second}
+        for to, count in rows.items():
+            operand = maps[name].operand if to == name else to.removeprefix("map_")
+            maps[to] = replace(maps[name], operand=operand, dims=(maps[name].dims[0], count, 1))
+    return replace(made, scalars={**made.scalars, **scalars}, tensor_maps=maps)

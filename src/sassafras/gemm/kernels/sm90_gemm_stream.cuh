@@ -53,7 +53,7 @@ template <> struct StreamProblemOf<true> {
 };
 
 template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool NORM = false, bool JOINED = false> struct Stream {
-    using Plain = typename JoinedOf<JOINED, typename StreamProblemOf<NORM>::Type>::Type;
+    using Plain = typename JoinedOf<JOINED, typename StreamProblemOf<NORM>::Type, u16>::Type;
     using Problem = typename ProblemOf<EPILOGUE, Plain>::Type;
     static constexpr int ROWS = 16, COLUMNS = 8, THREADS = 32 * WARPS;
     static_assert(KC % 64 == 0, "two rows that lanes read at once lie in different banks");
@@ -66,8 +66,8 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
     // Where one of a CTA's 16 rows begins, with EPILOGUE; `row`: the first of B.
     static __device__ __forceinline__ const u16 *row_of(const Problem &p, int row, int lane) {
         if constexpr (JOINED) {
-            const u16 *const part = of_part(p.parts, row, p.b, p.parts.second, p.parts.third);
-            return part + (long long)(within_part(p.parts, row) + lane) * p.ldb;
+            const u16 *const part = p.parts.of(row, p.b, p.parts.second, p.parts.third);
+            return part + (long long)(p.parts.within(row) + lane) * p.ldb;
         } else if (p.out.activation != SWIGLU)
             return p.b + (long long)(row + lane) * p.ldb;
         else {
@@ -134,8 +134,8 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
         const int width = pair ? 8 : ROWS, line = at / width, column = (pair ? row / 2 : row) + at % width, half = p.n / 2;
         const bool inside = line < p.m && column < p.n;
         if constexpr (JOINED) {
-            const u16 *const bias = of_part(p.parts, row, e.bias, p.parts.second_bias, p.parts.third_bias);
-            return {widened<BF16>(load_global_u16(bias + within_part(p.parts, column), inside && bias)), 0.0f};
+            const u16 *const bias = p.parts.of(row, e.bias, p.parts.second_bias, p.parts.third_bias);
+            return {widened<BF16>(load_global_u16(bias + p.parts.within(column), inside && bias)), 0.0f};
         }
         const u16 *const more = pair ? e.bias + half + column : e.addend + (long long)line * e.ld + column;
         return {widened<BF16>(load_global_u16(e.bias + column, inside && e.bias)),
