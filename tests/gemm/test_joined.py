@@ -181,6 +181,15 @@ def test_what_is_joined() -> None:
     ):
         other = joined.chosen(few, Shape(rows, 6144, 4096), cuts)
         assert (other and other.instance.name) == name, (few.name, cuts)
+    for rows, inner, name in (
+        (33, 14336, "je_tn_64x112_s4q2e"),
+        (33, 18944, None),
+        (16, 18944, "je_tn_swapped"),
+    ):
+        pair = Shape(rows, 2 * inner, 4096)  # 18944 is a multiple of 128, whose tiles make one wave more
+        few = split_k_early.best(pair, "fp16")[0]
+        other = joined.chosen(few, pair, (inner,))
+        assert other.instance.name.startswith(name) if other and name else other is name, (rows, inner)
     launch = joined.launch(made, shape, (4096,), early=True)
     assert [launch.scalars[name] for name in ("second_column", "third_column", "early")] == [4096, 6144, 1]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..problem.launch import Launch
 from ..problem.shape import Shape
-from . import epilogue, split_k_early, stream
+from . import epilogue, few_rows, split_k_early, stream
 from .epilogue import Lines
 from .registry import Config
 from .source import EPILOGUE_PARAMETERS, Parameters, all_of
@@ -24,6 +24,8 @@ from .stream import StreamConfig, StreamInstance
 UNIT = 16
 #: elements of B from which a part alone takes so long that a launch saved is little
 MOST_ELEMENTS = 1 << 24
+#: of a product that is too small for these kernels
+_LAUNCH_US = 4.0
 #: what launches give by name; the first part is `b`, with `bias`
 OPERANDS = ("second", "third", "second_bias", "third_bias")
 _COLUMNS = all_of("i32", "second_column", "third_column")
@@ -86,7 +88,7 @@ def why_illegal(shape: Shape, cuts: tuple[int, ...]) -> str | None:
     """Why products cannot be joined whose columns of C begin at 0 and `cuts`; None when they can."""
     if not 1 <= len(cuts) <= 2:
         return f"{len(cuts) + 1} products: two or three are joined"
-    widths = [end - begin for begin, end in pairwise((0, *cuts, shape.n))]
+    widths = _widths(shape, cuts)
     if any(width < UNIT or width % UNIT for width in widths):
         return f"{widths} columns: no multiples of {UNIT}"
     return None
@@ -94,7 +96,7 @@ def why_illegal(shape: Shape, cuts: tuple[int, ...]) -> str | None:
 
 def chosen(config: Config | None, shape: Shape, cuts: tuple[int, ...]) -> Config | None:
     """The configuration for joined products, of that for one product of all their columns; None where that
-    kernel does not join."""
+    kernel does not join, or none of its tiles that lie in one part is as fast as launches of their own."""
     if why_illegal(shape, cuts):
         return None
     if isinstance(config, StreamConfig):
@@ -103,8 +105,24 @@ def chosen(config: Config | None, shape: Shape, cuts: tuple[int, ...]) -> Config
     if isinstance(config, EarlySplitKConfig):
         for other in split_k_early.best(shape, config.dtype):
             if not any(end % _lines(other) for end in (*cuts, shape.n)):
+                if few_rows.cost_us(other, shape) > _apart_us(shape, cuts, config.dtype):
+                    return None
                 return replace(other, instance=_joined(other.instance, JoinedEarlyInstance))
     return None
+
+
+def _widths(shape: Shape, cuts: tuple[int, ...]) -> list[int]:
+    """Columns of each part."""
+    return [end - begin for begin, end in pairwise((0, *cuts, shape.n))]
+
+
+def _apart_us(shape: Shape, cuts: tuple[int, ...], dtype: str) -> float:
+    """What `few_rows.cost_us` says of launches of their own."""
+    total = 0.0
+    for own in (Shape(shape.m, width, shape.k) for width in _widths(shape, cuts)):
+        found = split_k_early.best(own, dtype)
+        total += few_rows.cost_us(found[0], own) if found else _LAUNCH_US
+    return total
 
 
 def _lines(config: EarlySplitKConfig) -> int:

@@ -2,8 +2,8 @@
 
 `rewrite` turns products of ours (``sassafras::mm``, ``::fused``) into ``sassafras::layer``: SwiGLU's pair, a
 residual's sum behind a product, an RMS norm ahead of it, and weights that nothing in the graph writes, which
-are read before the launch ahead has ended. Products that share their rows, queries, keys and values, become
-one, ``sassafras::joined``. For more rows than the stream kernel has, norms and pairs become
+are read before the launch ahead has ended. Products that share their rows, queries, keys and values, or gate
+and up, become one, ``sassafras::joined``. For more rows than the stream kernel has, norms and pairs become
 ``sassafras::rms_norm`` and ``::gated`` between products of ours: launches that overlap those around them.
 """
 
@@ -117,23 +117,39 @@ def _replace(graph: Any, node: Any, target: Any, *args: Any) -> None:
 
 def _join(graph: Any) -> None:
     """Let a kernel of ours multiply by up to three weights, of products with the same rows and norm."""
-    alike: dict[Any, list[tuple[Any, LayerCall]]] = defaultdict(list)
+    for node in [node for node in graph.nodes if node.target is rows_op.gated and len(node.args) == 2]:
+        parts = [*dict.fromkeys(map(_behind_reshapes, node.args))]
+        shared, *others = map(_joins, parts)
+        if shared is None or others != [shared] or any({*_readers(part)} != {node} for part in parts):
+            continue
+        if (made := _joined(graph, parts)) is None:
+            continue
+        if rows_op.serves(MOST_ROWS, True, known(made)):
+            _replace(graph, node, rows_op.gated, made)
+        else:
+            _drop(graph, made)
+    alike: dict[Any, list[Any]] = defaultdict(list)
     for node in graph.nodes:
-        if (call := _call(node)) is not None and _joins(call) and not _laid_out(node):
-            line = call.b.meta["val"].stride(1)
-            alike[_behind_reshapes(call.a), call.norm, call.eps, line].append((node, call))
-    for found in alike.values():
+        if (shared := _joins(node)) is not None and not _laid_out(node):
+            alike[shared].append(node)
+    for (root, *_), found in alike.items():
         for first in range(0, len(found) - 1, 3):
-            _joined(graph, dict(found[first : first + 3]))
+            parts = found[first : first + 3]
+            least = min(part.meta["val"].shape[-1] for part in parts) * root.meta["val"].shape[-1]
+            if least < joined.MOST_ELEMENTS:
+                _cut(graph, parts, _joined(graph, parts))
 
 
-def _joins(call: LayerCall) -> bool:
-    """Whether a product is one of a weight that may be read sooner, and nothing else."""
+def _joins(node: Any) -> Any:
+    """What products have in common that are joined, where a node is one of a weight that may be read sooner,
+    and nothing else; None: it is not."""
+    if (call := _call(node)) is None or call.name or call.residual is not None or call.other is not None:
+        return None
     weight = known(call.b)
     if weight is None or weight.dim() != 2 or weight.shape[1] % joined.UNIT:
-        return False
+        return None
     fixed = _unwritten(call.b) and (call.bias is None or _unwritten(call.bias))
-    return fixed and call.name is call.residual is call.other is None
+    return (_behind_reshapes(call.a), call.norm, call.eps, weight.stride(1)) if fixed else None
 
 
 def _laid_out(node: Any) -> bool:
@@ -152,18 +168,18 @@ def _laid_out(node: Any) -> bool:
     )
 
 
-def _joined(graph: Any, calls: dict[Any, LayerCall]) -> None:
-    """Let one call stand in the places of two or three products, whose readers get a part of its result."""
-    first, one = next(iter(calls.items()))
-    weights, biases = zip(*((call.b, call.bias) for call in calls.values()), strict=True)
-    none, constant = [None] * (3 - len(calls)), all(map(_constant, calls.values()))
+def _joined(graph: Any, parts: list[Any]) -> Any:
+    """One call for two or three products, in the place of the first; None where no kernel serves it."""
+    calls = [call for part in parts if (call := _call(part)) is not None]
+    first, one = parts[0], calls[0]
+    weights, biases = zip(*((call.b, call.bias) for call in calls), strict=True)
+    none, constant = [None] * (3 - len(calls)), all(map(_constant, calls))
     given = [one.a, *weights, *none, *biases, *none, one.norm]
     values: list[Any] = [None if node is None else known(node) for node in given]
     if any(node is not None and value is None for node, value in zip(given, values, strict=True)):
-        return
-    small = min(known(weight).numel() for weight in weights) < joined.MOST_ELEMENTS
-    if not small or not joined_op.serves(JoinedCall(*[*values, one.eps, constant])):
-        return
+        return None
+    if not joined_op.serves(JoinedCall(*[*values, one.eps, constant])):
+        return None
     ahead = {*takewhile(lambda node: node is not first, graph.nodes)}
     for node in (*weights, *filter(None, biases)):
         for view in _with_source(node):
@@ -171,9 +187,13 @@ def _joined(graph: Any, calls: dict[Any, LayerCall]) -> None:
                 first.prepend(view)
                 ahead.add(view)
     with graph.inserting_before(first):
-        made = _added(graph, joined_op.joined, *given, one.eps, constant)
+        return _added(graph, joined_op.joined, *given, one.eps, constant)
+
+
+def _cut(graph: Any, parts: list[Any], made: Any) -> None:
+    """Let the readers of products read parts of their joined result, if there is one."""
     end = 0
-    for node in calls:
+    for node in parts if made is not None else ():
         begin, end = end, end + node.meta["val"].shape[-1]
         _replace(graph, node, _aten.slice.Tensor, made, made.meta["val"].dim() - 1, begin, end)
 
