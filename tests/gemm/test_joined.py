@@ -451,6 +451,32 @@ def test_what_is_returned_lies_as_it_did(
         assert close(mine, other.double()) and mine.stride() == other.stride()
 
 
+@torch.library.custom_op("sassafras_test::read", mutates_args=())
+def _read(x: torch.Tensor) -> torch.Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+@_read.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+def test_what_others_read_lies_as_it_did(install: Install, graphs: list[Any]) -> None:
+    """An operator that is no one's we know, behind a view, may expect lines without gaps."""
+    streams(install("compiled"))
+    network = sassafras.accelerate(Attends().half().requires_grad_(False))
+
+    def parts(x: Any) -> Any:
+        y = network.first(torch.tanh(x))
+        q, k, v = network.q(y), network.k(y), network.v(y)
+        return q.sin(), k.cos(), _read(v.unflatten(-1, (2, 16)))
+
+    x = half(5, 64)
+    for mine, other in zip(torch.compile(parts, fullgraph=True, dynamic=False)(x), parts(x), strict=True):
+        assert close(mine, other.double())
+    assert [len(call.weights) for call in calls_of(graphs)] == [2]
+
+
 def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that the graph writes, lines of other lengths, activations, residuals, widths of no tile."""
     engine = install("compiled")

@@ -43,6 +43,8 @@ _PUT = {layer, joined_op.joined, rows_op.rms_norm, rows_op.gated}
 #: most rows for which launches between products are ours: then reading the weights is most of a product (with
 #: 128 and 256 rows such chains took models to 0.90 to 1.02 of their speed on an H200)
 MOST_ROWS = 64
+#: operators that read a tensor however it lies
+_TORCHS = "aten", "prims"
 _VIEWS = {_aten.permute.default, _aten.reshape.default, _aten.t.default, _aten.transpose.int}
 
 
@@ -153,19 +155,19 @@ def _joins(node: Any) -> Any:
 
 
 def _laid_out(node: Any) -> bool:
-    """Whether a caller sees how a node lies, or what asks for elements by their place in memory, or a kernel
-    that was chosen for lines without gaps."""
-    placed = {*_PUT, _OURS.mm.default, _OURS.fused.default, _aten.as_strided.default}
+    """Whether anything but Inductor and torch's own operators sees how a node lies: a caller, an operator of
+    ours or of others; or what asks for elements by their place in memory."""
 
-    def shared(reader: Any) -> bool:
-        if not isinstance(reader.target, torch._ops.OpOverload):
-            return reader.target is operator.getitem
-        return any(argument.alias_info is not None for argument in reader.target._schema.arguments)
+    def may_see(reader: Any) -> bool:
+        if reader.target is operator.getitem:
+            return _laid_out(reader)
+        torchs = isinstance(reader.target, torch._ops.OpOverload) and reader.target.namespace in _TORCHS
+        if not torchs or reader.target is _aten.as_strided.default:
+            return True
+        shares = any(argument.alias_info is not None for argument in reader.target._schema.arguments)
+        return shares and _laid_out(reader)
 
-    return any(
-        reader.op == "output" or reader.target in placed or (shared(reader) and _laid_out(reader))
-        for reader in node.users
-    )
+    return any(map(may_see, node.users))
 
 
 def _joined(graph: Any, parts: list[Any]) -> Any:
