@@ -156,13 +156,10 @@ class Progress:
 
 def prepare() -> float:
     """Build all kernels and the launcher into the cache; seconds."""
-    from sassafras.gemm.build import cubins, launcher
-    from sassafras.gemm.configs import registry
-    from sassafras.gemm.configs.rows import INSTANCES as BETWEEN
+    from sassafras.gemm.build import ahead_of_time, cubins, launcher
 
     begin = time.perf_counter()
-    products = (*registry.INSTANCES, *registry.OTHER_INSTANCES, *registry.EPILOGUE_INSTANCES)
-    cubins.build((*products, *BETWEEN))
+    cubins.build(ahead_of_time.kernels())
     launcher.build(None)
     return time.perf_counter() - begin
 

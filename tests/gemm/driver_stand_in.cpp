@@ -354,6 +354,32 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
     std::vector<uint16_t> rows;
     if (index("norm") >= 0) rows = normalised(a, m, k, pointer("norm"), value<float>(params, index("eps")), d.bf16);
     const Matrix x = rows.empty() ? a : Matrix{rows.data(), k, 1, 0};
+    if (index("second_column") >= 0) { // products side by side in C
+        const long columns = d.swapped ? m : n, second = scalar("second_column", 0), third = scalar("third_column", 0);
+        if (second < 1 || third <= second || third > columns || e.beta != 0 || e.activation || second % 16 || third % 16)
+            return INVALID;
+        const Matrix first = d.swapped ? a : b;
+        const auto part = [&](const char *operand, long columns_of) { // by its map, or with B's leading dimension
+            if (index(std::string("map_") + operand) < 0) return Matrix{value<uint16_t *>(params, index(operand)), first.s0, 1, 0};
+            const Map map = value<Map>(params, index(std::string("map_") + operand));
+            bad |= columns_of > 0 && (long)map.dims[1] != columns_of;
+            return matrix(operand, false, 3);
+        };
+        const struct { Matrix b; const uint16_t *bias; long begin, end; } parts[3] = {
+            {first, e.bias, 0, second},
+            {part("second", third - second), pointer("second_bias"), second, third},
+            {part("third", columns - third), pointer("third_bias"), third, columns}};
+        for (const auto &[from, bias, begin, end] : parts) {
+            if (bad || from.s0 != first.s0 || (begin < end && !from.at)) return INVALID;
+            Epilogue one = e;
+            one.bias = bias;
+            if (begin == end) continue;
+            const Matrix to{c.at + begin * (d.swapped ? c.s0 : c.s1), c.s0, c.s1, 0};
+            if (d.swapped) general(from, b, to, end - begin, n, k, d.bf16, true, one);
+            else general(x, from, to, m, end - begin, k, d.bf16, false, one);
+        }
+        return bad ? INVALID : 0;
+    }
     if (const int at = index("map_up"); at >= 0) { // gate's rows are those of B's map
         const Map up = value<Map>(params, at), gate = value<Map>(params, index("map_b"));
         const long layer = wide("batch_b");

@@ -1,10 +1,10 @@
 // usage: PROGRAM JOB
 // Runs launches with an epilogue on the CPU, of all families. JOB is a text file of whitespace-separated words:
 //   instance  grid x y z  cluster x y z  threads  shared_bytes  policy(0 late, 1 random, 2 eager)  seed  repeats  bytes by which operands miss a 256-byte boundary
-//   workspace_bytes  files of a b c bias addend norm ("-": null, "c": C itself)
+//   workspace_bytes  files of a b c bias addend norm second third second_bias third_bias ("-": null, "c": C itself)
 //   then the kernel's parameters in order, each a kind and its value:
-//     a, b, c, bias, addend, norm, workspace: nothing;  int N;  float BITS
-//     map  operand(0 a, 1 b, 2 c, 4 addend)  extents x y z  strides y z  box x y  swizzle
+//     a to third_bias as above, workspace: nothing;  int N;  float BITS
+//     map  operand(0 a, 1 b, 2 c, 4 addend, 6 second, 7 third)  extents x y z  strides y z  box x y  swizzle
 // C is written back, and how often each of its elements was stored to a file of the same name with ".stores".
 // INSTANCES is a list of X(number, type).
 #include "sm90_gemm_unaligned.cuh"
@@ -81,6 +81,7 @@ constexpr size_t count_of(const PairPersistentProblem &) { return 19; }
 constexpr size_t count_of(const AnyRowsProblem &) { return 14; }
 constexpr size_t count_of(const StreamProblem &) { return 10; }
 constexpr size_t count_of(const NormedStreamProblem &) { return 12; }
+template <class Plain, class Operand> constexpr size_t count_of(const Joined<Plain, Operand> &) { return count_of(Plain{}) + 6; }
 
 template <class Plain> static General<Plain> problem(const std::vector<Any> &p, const General<Plain> *) {
     constexpr size_t COUNT = count_of(Plain{});
@@ -88,11 +89,11 @@ template <class Plain> static General<Plain> problem(const std::vector<Any> &p, 
     return {plain<Plain>(p, std::make_index_sequence<COUNT>()), last(p, std::make_index_sequence<13>())};
 }
 
-// Some problems say what may be read early: the caller's B.
-template <class Problem> static void tell(const Problem &given, std::vector<std::unique_ptr<TensorMap>> &maps, const char *b) {
+// Some problems say what may be read early: the caller's B, or what joined problems have of it.
+template <class Problem> static void tell(const Problem &given, std::vector<std::unique_ptr<TensorMap>> &maps, char *const *buffers, const char *b) {
     if constexpr (requires { given.early; }) {
         emulator::fixed_early = given.early;
-        for (auto &map : maps) map->fixed = given.early && map->base == b;
+        for (auto &map : maps) map->fixed = given.early && (map->base == b || map->base == buffers[6] || map->base == buffers[7]);
     }
 }
 
@@ -120,10 +121,10 @@ int main(int, char **argv) {
     std::vector<float> workspace(number() / 4 + 4, NAN);
     float *const work = (float *)(((uintptr_t)workspace.data() + 15) & ~(uintptr_t)15);
     emulator::scratch = {{(char *)work, (char *)(workspace.data() + workspace.size())}};
-    std::string files[6];
-    char *buffers[6] = {};
+    std::string files[10];
+    char *buffers[10] = {};
     std::vector<char> before;
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 10; ++i) {
         job >> files[i];
         if (files[i] == "-") continue;
         if (i == 4 && files[i] == "c") {
@@ -142,9 +143,9 @@ int main(int, char **argv) {
     std::vector<std::unique_ptr<TensorMap>> maps;
     for (std::string kind; job >> kind;) {
         Any value{"pointer"};
-        const std::string names[] = {"a", "b", "c", "bias", "addend", "norm"};
-        const auto found = std::find(names, names + 6, kind);
-        if (found != names + 6) value.pointer = buffers[found - names];
+        const std::string names[] = {"a", "b", "c", "bias", "addend", "norm", "second", "third", "second_bias", "third_bias"};
+        const auto found = std::find(names, names + 10, kind);
+        if (found != names + 10) value.pointer = buffers[found - names];
         else if (kind == "workspace") value.pointer = work;
         else if (kind == "map" || kind == "map2") { // of three dimensions, of two
             maps.push_back(std::make_unique<TensorMap>());
@@ -172,7 +173,7 @@ int main(int, char **argv) {
         using Kernel = type;                                                                                       \
         if (!Needs<Kernel>::fit(shared_bytes, threads, (int)cluster.x)) emulator::fail("host and kernel disagree on shared memory"); \
         const auto given = problem(parameters, (const Kernel::Problem *)nullptr);                                  \
-        tell(given, maps, buffers[std::find(files, files + 2, "b") - files]);                                                                                               \
+        tell(given, maps, buffers, buffers[std::find(files, files + 2, "b") - files]);                                                                                               \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { Kernel::run_batched(given); }); \
         found = true;                                                                                              \
     }

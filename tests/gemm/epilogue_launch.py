@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from sassafras.gemm.build.cubins import KERNELS
-from sassafras.gemm.configs import epilogue
+from sassafras.gemm.configs import epilogue, joined
 from sassafras.gemm.configs.epilogue import Batch, Lines
 from sassafras.gemm.configs.fallback import FallbackInstance
+from sassafras.gemm.configs.joined import JoinedEarlyInstance, JoinedStreamInstance
 from sassafras.gemm.configs.persistent import PersistentInstance
 from sassafras.gemm.configs.persistent_folded import FoldedPersistentInstance
 from sassafras.gemm.configs.persistent_pair import PairInstance
@@ -32,8 +33,9 @@ from .hopper_launch import emulated, rounded, values
 
 HERE = Path(__file__).parent
 NAN = 0x7FFF  # in FP16 and BF16
+_BIASES = ("bias", "second_bias", "third_bias")
 #: buffers of a job that tensor maps are of, by their places
-BUFFERS = ("a", "b", "c", "bias", "addend")
+BUFFERS = ("a", "b", "c", "bias", "addend", "norm", *joined.OPERANDS)
 _W, _C, _L, _S, _R = PersistentInstance, SplitKInstance, SmallInstance, FallbackInstance, StreamInstance
 #: the compiled ones, small tiles standing for large ones of their kind; and paths that none takes yet
 INSTANCES: list[Instance] = [
@@ -84,6 +86,17 @@ NORMED = [
     _R(2, 2, 64, dtype="bf16", epilogue=True, norm=True),
     _R(4, 1, 64, dtype="bf16", epilogue=True, norm=True),
 ]
+#: products that share A
+JOINED = [
+    JoinedStreamInstance(2, 2, 64, epilogue=True),
+    JoinedStreamInstance(4, 1, 64, dtype="bf16", epilogue=True),
+    JoinedStreamInstance(2, 2, 64, epilogue=True, norm=True),
+    JoinedStreamInstance(4, 1, 64, dtype="bf16", epilogue=True, norm=True),
+    JoinedEarlyInstance("tn", 64, 16, 3, swap_ab=True, epilogue=True),
+    JoinedEarlyInstance("tn", 64, 32, 2, swap_ab=True, dtype="bf16", epilogue=True, k_blocks=2),
+    JoinedEarlyInstance("tn", 64, 48, 3, epilogue=True, k_blocks=2),
+    JoinedEarlyInstance("tn", 64, 32, 3, dtype="bf16", epilogue=True),
+]
 
 
 @dataclass(frozen=True)
@@ -102,6 +115,9 @@ class Case:
     gamma: float = 1.0  # of norm's elements
     eps: float = 1e-3
     norm: bool = False  # a's rows are normalised first
+    cuts: tuple[int, ...] = ()  # columns at which the second product and the third begin
+    without: int = -1  # of joined products the one that has no bias
+    columns: tuple[int, int] | None = None  # of C that are asked for: from, to
     early: bool = False  # b, up's weight and norm are read before the launch ahead has ended
     shift: int = 0  # bytes by which operands miss a 256-byte boundary
     policy: int = 0
@@ -127,6 +143,9 @@ class Emulator:
         width = n // 2 if pair else n
         old = rounded(rng.standard_normal((count, m, width)), dtype)
         bias = rounded(rng.standard_normal(n), dtype)
+        b, old, bias = (x[..., slice(*(case.columns or (None,)))] for x in (b, old, bias))
+        shape = Shape(m, n := b.shape[2], k)
+        width = width if pair else n
         gamma, x = rounded(case.gamma * (1 + 0.1 * rng.standard_normal(k)), dtype), values(a, dtype)
         if case.norm:  # products with the weight are rounded
             factor = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + case.eps)
@@ -141,8 +160,12 @@ class Emulator:
         exact = case.alpha * (x @ values(b, dtype))
         if case.beta and not pair:
             exact = exact + case.beta * values(old, dtype)
+        sections = np.split(np.arange(n), case.cuts)
         if case.bias:
-            exact = exact + values(bias, dtype)
+            of_parts = [
+                (number != case.without) * values(bias[s], dtype) for number, s in enumerate(sections)
+            ]
+            exact = exact + np.concatenate(of_parts)
         factors = np.zeros(1)
         if pair:  # either sum's error is multiplied by the other
             gate, up = exact[..., :width], exact[..., width:]
@@ -154,11 +177,17 @@ class Emulator:
         added = parts[1][:, width:] if pair and case.apart else parts[2]
         for name, part in zip("ab", parts, strict=False):
             (part[:, :width] if pair and case.apart and name == "b" else part).tofile(folder / name)
+        files = dict.fromkeys(joined.OPERANDS, "-")
+        for name, section in zip(("b", "second", "third"), sections, strict=False) if case.cuts else ():
+            files[name] = name
+            parts[1][:, section].tofile(folder / name)
         # what C holds must not be read where beta is 0, nor where the addend lies elsewhere
         own = bool(case.beta) and not case.apart
         (parts[2] if own else np.full_like(parts[2], NAN)).tofile(folder / "c")
         added.tofile(folder / "addend")
-        bias.tofile(folder / "bias")
+        for number, (name, section) in enumerate(zip(_BIASES, sections, strict=False)):
+            files[name] = name if case.bias and number != case.without else "-"
+            bias[section].tofile(folder / name)
         gamma.tofile(folder / "norm")
         lines = Lines(*(part.shape[2] for part in parts))
         steps = [part.shape[1] * part.shape[2] if part.shape[0] > 1 else 0 for part in parts]
@@ -167,12 +196,16 @@ class Emulator:
             batch=Batch(count, *steps), lines=lines, eps=case.eps,
         )  # fmt: skip
         plan = replace(plan, scalars={**plan.scalars, "early": int(case.early)})
+        if case.cuts:
+            more = joined.launch(config, shape, case.cuts, lines, case.early)
+            plan = replace(more, scalars={**plan.scalars, **more.scalars, "eps": plan.scalars["eps"]})
         addend = "-" if not case.beta else "c" if own else "addend"
         words = [self.instances.index(config.instance), *plan.grid, *plan.cluster, plan.threads]
         words += [plan.shared_bytes, case.policy, case.seed, case.repeats, case.shift]
         words.append(plan.workspace_bytes)
         first, second = ("b", "a") if config.swap_ab else ("a", "b")
-        words += [first, second, "c", "bias" if case.bias else "-", addend, "norm" if case.norm else "-"]
+        words += [first, second, "c", files["bias"], addend, "norm" if case.norm else "-"]
+        words += [files[name] for name in joined.OPERANDS]
         words += parameters(config, plan)
         (folder / "job").write_text(" ".join(map(str, words)))
         done = subprocess.run(
@@ -236,7 +269,7 @@ def _gaps(matrices: np.ndarray, gap: int) -> np.ndarray:
 
 def build(
     shared: Path,
-    instances: Sequence[Instance] = (*INSTANCES, *EARLY, *NORMED, *PAIRS),
+    instances: Sequence[Instance] = (*INSTANCES, *EARLY, *NORMED, *PAIRS, *JOINED),
     edit: Callable[[str], str] = lambda text: text,
 ) -> Emulator:
     """Compile the emulator for these instances, once a run; `edit` spoils the kernels' text.

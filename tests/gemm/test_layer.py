@@ -292,9 +292,12 @@ def test_a_block_is_a_chain_of_launches(
     result, (code, *_) = run_and_get_code(compiled, x)
     calls = [n for n in graphs[-1] if n.target is torch.ops.sassafras.layer.default]
     asked = [(n.args[5] is not None, n.args[4] is not None, n.args[7], n.args[8]) for n in calls]
-    first = [
-        (True, False, "none", False)
-    ] * parts  # behind an input, which a launch before the graph may write
+    several = [n.args for n in graphs[-1] if n.target is torch.ops.sassafras.joined.default]
+    # behind an input, which a launch before the graph may write
+    first = [(True, False, "none", False)] if parts == 1 else []
+    assert [(a[3] is not None, a[7] is not None, a[9]) for a in several] == [(True, True, False)] * (
+        parts > 1
+    )
     assert asked == [
         *first,
         (False, True, "none", True),
@@ -303,8 +306,8 @@ def test_a_block_is_a_chain_of_launches(
     ]
     names = " ".join(str(n.target) for n in graphs[-1])
     assert not re.search("rsqrt|mean|pow|exp", names), names
-    assert len(re.findall(r"sassafras\.layer\.into\(", code)) == 3 + parts
-    assert close(result, wanted) and launches(library) == before + 3 + parts, room.status()["problems"]
+    assert len(re.findall(r"sassafras\.(?:layer|joined)\.into\(", code)) == 4
+    assert close(result, wanted) and launches(library) == before + 4, room.status()["problems"]
 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen2", "Phi3"])
@@ -342,7 +345,9 @@ def test_models_of_transformers_are_chains(
     assert sum(call.norm is not None and call.activation == "swiglu" for call in calls) == 2
     assert sum(call.residual is not None for call in calls) == 4
     assert sum(call.norm is not None for call in calls) == len(calls) - 4
-    assert launches(library) >= before + len(calls)
+    together = [n.args for n in graphs[-1] if n.target is torch.ops.sassafras.joined.default]
+    assert len(together) == 2 * (name != "Phi3") and all(a[3] for a in together), "queries, keys, values"
+    assert launches(library) >= before + len(calls) + len(together)
 
 
 def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

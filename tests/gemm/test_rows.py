@@ -283,11 +283,11 @@ def test_gradients_are_torchs(engine: Planner) -> None:
 class Pairs(torch.nn.Module):
     """`Block`'s second half with a gate and an up of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, inner: int = 48) -> None:
         super().__init__()
         self.norm = torch.nn.RMSNorm(64, eps=1e-5)
-        self.first, self.down = (torch.nn.Linear(k, 64, bias=False) for k in (64, 48))
-        self.gate, self.up = (torch.nn.Linear(64, 48, bias=False) for _ in range(2))
+        self.first, self.down = (torch.nn.Linear(k, 64, bias=False) for k in (64, inner))
+        self.gate, self.up = (torch.nn.Linear(64, inner, bias=False) for _ in range(2))
 
     def forward(self, x: Any) -> Any:
         x = x + self.first(torch.tanh(self.first(x)))
@@ -315,8 +315,9 @@ def early(install: Install, monkeypatch: pytest.MonkeyPatch) -> Planner:
         (lambda: Block(lambda k: torch.nn.RMSNorm(k, eps=1e-5)), torch.float16, (16, 1), 1),
         (lambda: torch.nn.Sequential(Block(Spelled, 3), Block(Spelled, 3)), torch.bfloat16, (3, 11), 3),
         (Pairs, torch.float16, (9,), 1),
+        (lambda: Pairs(64), torch.bfloat16, (3, 3), 1),
     ],
-    ids=["one layer", "three layers", "gate and up"],
+    ids=["one layer", "three layers", "gate and up", "gate and up in one"],
 )
 def test_a_block_is_a_chain_of_launches(
     early: Planner, library: Path, graphs: list[Any], network: Any, dtype: Any, rows_: Any, parts: int
@@ -335,19 +336,20 @@ def test_a_block_is_a_chain_of_launches(
     ops = torch.ops.sassafras
     names = [str(n.target).split(".")[1] for n in graphs[-1] if "sassafras" in str(n.target)]
     half_block = ["layer", "rms_norm", "layer", "gated", "layer"]
-    if network is Pairs:
-        assert names == ["mm", "layer", "rms_norm", "layer", "layer", "gated", "layer"]
+    if isinstance(made, Pairs):
+        products = ["joined"] if made.gate.out_features % 64 == 0 else ["layer"] * 2  # a tile is of 64
+        assert names == ["mm", "layer", "rms_norm", *products, "gated", "layer"]
     elif parts == 1:
         assert names == ["mm", *half_block]
     else:
-        assert names == [*["mm"] * 3, *half_block, "rms_norm", *["layer"] * 3, *half_block]
+        assert names == [*["mm"] * 3, *half_block, "rms_norm", "joined", *half_block]
     calls = [n for n in graphs[-1] if n.target is ops.layer.default]
     assert all(n.args[8] for n in calls), "weights are read early"
     sums = [n.args[4] is not None for n in calls]
     assert sums.count(True) == names.count("gated") * 2, "residuals are added in the products ahead of norms"
     left = [str(n.target) for n in graphs[-1]]
-    assert sum("rsqrt" in t for t in left) == (network is not Pairs), "the first norm follows the input"
-    ours = len(calls) + names.count("gated") + names.count("rms_norm")
+    assert sum("rsqrt" in t for t in left) != isinstance(made, Pairs), "the first norm follows the input"
+    ours = len(calls) + sum(names.count(name) for name in ("gated", "rms_norm", "joined"))
     assert launches(library) == before + ours
     assert len(re.findall(r"sassafras\.\w+\.into\(", code)) == len(names)
 

@@ -36,6 +36,29 @@ template <class Problem> struct ProblemOf<true, Problem> {
     using Type = General<Problem>;
 };
 
+// Up to three matrices B with a bias each, whose products lie side by side in C. The first is the plain problem's.
+template <class Operand> struct Parts {
+    const Operand *second, *third;       // (n of their own, k), or their tensor maps
+    const u16 *second_bias, *third_bias; // null: none
+    int second_column, third_column;     // where they begin in C; n: there is no third
+
+    // Of what the parts have, that of a column's.
+    template <class T> __device__ __forceinline__ T of(int column, T first, T second_one, T third_one) const {
+        return column < second_column ? first : column < third_column ? second_one : third_one;
+    }
+    // A column's place in its part.
+    __device__ __forceinline__ int within(int column) const { return column - of(column, 0, second_column, third_column); }
+};
+template <class Base, class Operand> struct Joined : Base {
+    Parts<Operand> parts;
+};
+template <bool JOINED, class Problem, class Operand> struct JoinedOf {
+    using Type = Problem;
+};
+template <class Problem, class Operand> struct JoinedOf<true, Problem, Operand> {
+    using Type = Joined<Problem, Operand>;
+};
+
 // Which tile along the kernel's m this CTA has, where the grid's z counts them over all matrices of the batch. (Kernels
 // without an epilogue read blockIdx.z in place: a call, even of this, changes what the compiler makes of them.)
 template <class Problem> __device__ __forceinline__ u32 tile_row(const Problem &) { return blockIdx.z; }

@@ -27,6 +27,7 @@
 //   EPILOGUE     batches, and what epilogue.cuh describes; grid: tiles of m times matrices of the batch
 //   EARLY_B      with EPILOGUE: the problem says `early` where the caller's B was written before the launch ahead of this one began.
 //                What of it fits into the stages is copied before that launch has ended, the caller's A after its end
+//   JOINED       with EARLY_B: up to three matrices for the caller's B, with a bias each (Parts): a tile's lines of it are in one
 //   FOLDS        one CTA multiplies range after range of k (tiles_per_slice each) and adds their sums up in registers, in the order
 //                and with the bits of a cluster or of parts that split k at the same places; grid: a single slice
 //
@@ -84,14 +85,16 @@ template <bool ALONE, bool LEAVES> struct Place {
 };
 
 template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool BF16, bool SWAPPED, int BLOCKS, int LEAD = 0,
-          bool LEAVES = false, bool EPILOGUE = false, bool EARLY_B = false, bool FOLDS = false>
+          bool LEAVES = false, bool EPILOGUE = false, bool EARLY_B = false, bool FOLDS = false, bool JOINED = false>
 struct SplitK {
-    using Problem = typename ProblemOf<EPILOGUE, typename SplitKProblemOf<EARLY_B>::Type>::Type;
+    using Plain = typename JoinedOf<JOINED, typename SplitKProblemOf<EARLY_B>::Type, TensorMap>::Type;
+    using Problem = typename ProblemOf<EPILOGUE, Plain>::Type;
     static constexpr int REGISTERS = BN / 2, MULTIPLIERS = 128 * CONSUMERS, THREADS = MULTIPLIERS + 32;
     static_assert(BM == 64 * CONSUMERS, "64 rows a warpgroup");
     static_assert(LEAD == 0 || (CONSUMERS == 2 && LEAD < STAGES), "the first is ahead by stages that are there");
     static_assert(!LEAVES || !EPILOGUE, "an epilogue wants whole sums");
     static_assert(!EARLY_B || EPILOGUE, "a layer has an epilogue");
+    static_assert(!JOINED || EARLY_B, "layers that are joined are read early");
     static_assert(!FOLDS || (!LEAVES && LEAD == 0), "ranges end at the same stage in both multipliers");
     using A = Operand<BM, A_MN, 1>;
     using B = Operand<BN, B_MN, 1>;
@@ -298,6 +301,14 @@ struct SplitK {
 
     static __device__ __forceinline__ void run_batched(Problem p) { // with EPILOGUE
         move_result(p);
+        if constexpr (JOINED) { // the tile's part
+            const auto &parts = p.parts;
+            const int line = SWAPPED ? tile_row(p) * BM : blockIdx.y * BN;
+            const TensorMap *&map = SWAPPED ? p.map_a : p.map_b;
+            map = parts.of(line, map, parts.second, parts.third);
+            p.out.bias = parts.of(line, p.out.bias, parts.second_bias, parts.third_bias);
+            if (p.out.bias) p.out.bias -= line - parts.within(line);
+        }
         run(p);
     }
 
@@ -307,6 +318,8 @@ struct SplitK {
         const At place(p.band);
         const int slices = LEAVES || FOLDS ? 1 : !EPILOGUE && p.band > 0 ? 1 : gridDim.x, slice = LEAVES || FOLDS ? 0 : place.x;
         const Tile tile(p, EPILOGUE ? tile_row(p) : place.row, place.column);
+        Tile source = tile; // of operands
+        if constexpr (JOINED) (SWAPPED ? source.row : source.column) = p.parts.within(SWAPPED ? tile.row : tile.column);
         const int first = place.x * p.tiles_per_slice, tiles = FOLDS ? p.k_tiles : min(p.tiles_per_slice, p.k_tiles - first);
         float acc[REGISTERS];
         [[maybe_unused]] const int loaded = min(tiles, EARLY_B ? STAGES : EARLY); // stages, before the others go on
@@ -318,15 +331,15 @@ struct SplitK {
                 initialise<0, EARLY>(base);
                 if constexpr (EARLY_B) {
                     initialise<EARLY, STAGES>(base);
-                    if (p.early) load_first<true>(p, tile, base, first, loaded);
+                    if (p.early) load_first<true>(p, source, base, first, loaded);
                 }
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
                 if (!p.late) start_successors();
                 if constexpr (EARLY_B) {
-                    if (p.early) load_first<false>(p, tile, base, first, loaded);
-                    else load<false>(p, tile, base, first, 0, loaded);
+                    if (p.early) load_first<false>(p, source, base, first, loaded);
+                    else load<false>(p, source, base, first, 0, loaded);
                 } else {
-                    load<false>(p, tile, base, first, 0, min(tiles, EARLY));
+                    load<false>(p, source, base, first, 0, min(tiles, EARLY));
                     initialise<EARLY, STAGES>(base);
                 }
                 if (slices > 1) expect_sums(base, slice, slices);
@@ -334,7 +347,7 @@ struct SplitK {
             sync_warp();
             arrive_threads(READY, THREADS);      // the multiplying warps go on, this one does not wait for them
             if (slices > 1) arrive_at_cluster(); // the other slices may send
-            if (elected()) load<true>(p, tile, base, first, EARLY_B ? loaded : EARLY, tiles);
+            if (elected()) load<true>(p, source, base, first, EARLY_B ? loaded : EARLY, tiles);
             sync_warp();
         } else {
 #pragma unroll

@@ -19,12 +19,14 @@
 // SwiGLU's pair (EPILOGUE, activation SWIGLU): B is the gate's weight, n / 2 rows, and up's: behind it, or with its lines at the
 // addend's address. A CTA has 8 rows of each, at the same place, and C (m, n / 2) is silu(gate) * up. n is a multiple of 16.
 //
+// JOINED (EPILOGUE): up to three matrices B, each a multiple of 16 rows, with a bias each (Parts). No addend, no activation SWIGLU.
+//
 // Template parameters
 //   WARPS     a CTA has
 //   STAGES    of a warp's ring, each of KC k (a multiple of 64)
 //   BF16      elements are BF16, otherwise FP16
 //   EPILOGUE  see epilogue.cuh; one matrix
-//   NORM      with EPILOGUE
+//   NORM, JOINED   with EPILOGUE
 //
 // Launch: grid (CTAs, at most the tiles), 32 * WARPS threads, SHARED_BYTES of dynamic shared memory. Requires m <= 8 (with NORM m < 8),
 // bases aligned to 16 bytes, k, lda and ldb that are multiples of 8. Any n and ldc.
@@ -50,8 +52,9 @@ template <> struct StreamProblemOf<true> {
     using Type = NormedStreamProblem;
 };
 
-template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool NORM = false> struct Stream {
-    using Problem = typename ProblemOf<EPILOGUE, typename StreamProblemOf<NORM>::Type>::Type;
+template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool NORM = false, bool JOINED = false> struct Stream {
+    using Plain = typename JoinedOf<JOINED, typename StreamProblemOf<NORM>::Type, u16>::Type;
+    using Problem = typename ProblemOf<EPILOGUE, Plain>::Type;
     static constexpr int ROWS = 16, COLUMNS = 8, THREADS = 32 * WARPS;
     static_assert(KC % 64 == 0, "two rows that lanes read at once lie in different banks");
     static constexpr int PITCH = 2 * KC + 64, STAGE = (ROWS + COLUMNS) * PITCH;
@@ -62,9 +65,15 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
 
     // Where one of a CTA's 16 rows begins, with EPILOGUE; `row`: the first of B.
     static __device__ __forceinline__ const u16 *row_of(const Problem &p, int row, int lane) {
-        if (p.out.activation != SWIGLU) return p.b + (long long)(row + lane) * p.ldb;
-        const u16 *const up = p.out.addend ? p.out.addend : p.b + (long long)(p.n / 2) * p.ldb;
-        return (lane < 8 ? p.b : up) + (long long)(row / 2 + lane % 8) * p.ldb;
+        if constexpr (JOINED) {
+            const u16 *const part = p.parts.of(row, p.b, p.parts.second, p.parts.third);
+            return part + (long long)(p.parts.within(row) + lane) * p.ldb;
+        } else if (p.out.activation != SWIGLU)
+            return p.b + (long long)(row + lane) * p.ldb;
+        else {
+            const u16 *const up = p.out.addend ? p.out.addend : p.b + (long long)(p.n / 2) * p.ldb;
+            return (lane < 8 ? p.b : up) + (long long)(row / 2 + lane % 8) * p.ldb;
+        }
     }
 
     // The sums of squares of A's lines, a warp each; behind all warps', the powers of two that lines were multiplied by.
@@ -124,6 +133,10 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
         const bool pair = e.activation == SWIGLU;
         const int width = pair ? 8 : ROWS, line = at / width, column = (pair ? row / 2 : row) + at % width, half = p.n / 2;
         const bool inside = line < p.m && column < p.n;
+        if constexpr (JOINED) {
+            const u16 *const bias = p.parts.of(row, e.bias, p.parts.second_bias, p.parts.third_bias);
+            return {widened<BF16>(load_global_u16(bias + p.parts.within(column), inside && bias)), 0.0f};
+        }
         const u16 *const more = pair ? e.bias + half + column : e.addend + (long long)line * e.ld + column;
         return {widened<BF16>(load_global_u16(e.bias + column, inside && e.bias)),
                 widened<BF16>(load_global_u16(more, inside && (pair ? e.bias != nullptr : e.beta != 0)))};

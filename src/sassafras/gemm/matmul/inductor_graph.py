@@ -2,23 +2,28 @@
 
 `rewrite` turns products of ours (``sassafras::mm``, ``::fused``) into ``sassafras::layer``: SwiGLU's pair, a
 residual's sum behind a product, an RMS norm ahead of it, and weights that nothing in the graph writes, which
-are read before the launch ahead has ended. For more rows than the stream kernel has, norms and pairs become
+are read before the launch ahead has ended. Products that share their rows, queries, keys and values, or gate
+and up, become one, ``sassafras::joined``. For more rows than the stream kernel has, norms and pairs become
 ``sassafras::rms_norm`` and ``::gated`` between products of ours: launches that overlap those around them.
 """
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 import torch
 
+from ..configs import joined
 from ..configs.persistent_pair import PairConfig
 from ..configs.stream import LEAST_CONSTANT
-from . import api, plain_tensors, rows_op
+from . import api, joined_op, plain_tensors, rows_op
 from .graph_patterns import FILE, halves, known, pair, product, residual, rms_norm, same_columns
+from .joined_problem import JoinedCall
 from .layer_op import LayerCall, layer
 from .problem import Problem
 
@@ -26,6 +31,7 @@ _aten = torch.ops.aten
 _OURS = torch.ops.sassafras
 _PRODUCTS = {
     layer,
+    joined_op.joined,
     _OURS.mm.default,
     _OURS.fused.default,
     _aten.mm.default,
@@ -33,10 +39,12 @@ _PRODUCTS = {
     _aten.bmm.default,
 }
 #: what `rewrite` puts into graphs
-_PUT = {layer, rows_op.rms_norm, rows_op.gated}
+_PUT = {layer, joined_op.joined, rows_op.rms_norm, rows_op.gated}
 #: most rows for which launches between products are ours: then reading the weights is most of a product (with
 #: 128 and 256 rows such chains took models to 0.90 to 1.02 of their speed on an H200)
 MOST_ROWS = 64
+#: operators that read a tensor however it lies
+_TORCHS = "aten", "prims"
 _VIEWS = {_aten.permute.default, _aten.reshape.default, _aten.t.default, _aten.transpose.int}
 
 
@@ -70,7 +78,9 @@ def rewrite(graph: Any) -> int:
             if fixed != call and _serves(fixed):
                 moved[node] = _put(graph, node, fixed)
                 break
-    for root in dict.fromkeys(_behind_reshapes(node.args[0]) for node in graph.nodes if node.target is layer):
+    _join(graph)
+    ours = [node for node in graph.nodes if node.target in (layer, joined_op.joined)]
+    for root in dict.fromkeys(_behind_reshapes(node.args[0]) for node in ours):
         _norm(graph, root)
     return sum(node.target in _PUT for node in graph.nodes)
 
@@ -105,6 +115,94 @@ def _replace(graph: Any, node: Any, target: Any, *args: Any) -> None:
         made = _reshaped(graph, _added(graph, target, *args), [*node.meta["val"].shape])
     node.replace_all_uses_with(made)
     _drop(graph, node)
+
+
+def _join(graph: Any) -> None:
+    """Let a kernel of ours multiply by up to three weights, of products with the same rows and norm."""
+    for node in [node for node in graph.nodes if node.target is rows_op.gated and len(node.args) == 2]:
+        parts = [*dict.fromkeys(map(_behind_reshapes, node.args))]
+        shared, *others = map(_joins, parts)
+        if shared is None or others != [shared] or any({*_readers(part)} != {node} for part in parts):
+            continue
+        if (made := _joined(graph, parts)) is None:
+            continue
+        if rows_op.serves(MOST_ROWS, True, known(made)):
+            _replace(graph, node, rows_op.gated, made)
+        else:
+            _drop(graph, made)
+    alike: dict[Any, list[Any]] = defaultdict(list)
+    for node in graph.nodes:
+        if (shared := _joins(node)) is not None and not _laid_out(node):
+            alike[shared].append(node)
+    for (root, *_), found in alike.items():
+        for first in range(0, len(found) - 1, 3):
+            parts = found[first : first + 3]
+            least = min(part.meta["val"].shape[-1] for part in parts) * root.meta["val"].shape[-1]
+            if least < joined.MOST_ELEMENTS:
+                _cut(graph, parts, _joined(graph, parts))
+
+
+def _joins(node: Any) -> Any:
+    """What products have in common that are joined, where a node is one of a weight that may be read sooner,
+    and nothing else; None: it is not."""
+    if (call := _call(node)) is None or call.name or call.residual is not None or call.other is not None:
+        return None
+    weight = known(call.b)
+    if weight is None or weight.dim() != 2 or weight.shape[1] % joined.UNIT:
+        return None
+    fixed = _unwritten(call.b) and (call.bias is None or _unwritten(call.bias))
+    return (_behind_reshapes(call.a), call.norm, call.eps, weight.stride(1)) if fixed else None
+
+
+def _laid_out(node: Any) -> bool:
+    """Whether anything but Inductor and torch's own operators sees how a node lies: a caller, an operator of
+    ours or of others; or what asks for elements by their place in memory."""
+
+    def may_see(reader: Any) -> bool:
+        if reader.target is operator.getitem:
+            return _laid_out(reader)
+        torchs = isinstance(reader.target, torch._ops.OpOverload) and reader.target.namespace in _TORCHS
+        if not torchs or reader.target is _aten.as_strided.default:
+            return True
+        shares = any(argument.alias_info is not None for argument in reader.target._schema.arguments)
+        return shares and _laid_out(reader)
+
+    return any(map(may_see, node.users))
+
+
+def _joined(graph: Any, parts: list[Any]) -> Any:
+    """One call for two or three products, in the place of the first; None where no kernel serves it."""
+    calls = [call for part in parts if (call := _call(part)) is not None]
+    first, one = parts[0], calls[0]
+    weights, biases = zip(*((call.b, call.bias) for call in calls), strict=True)
+    none, constant = [None] * (3 - len(calls)), all(map(_constant, calls))
+    given = [one.a, *weights, *none, *biases, *none, one.norm]
+    values: list[Any] = [None if node is None else known(node) for node in given]
+    if any(node is not None and value is None for node, value in zip(given, values, strict=True)):
+        return None
+    if not joined_op.serves(JoinedCall(*[*values, one.eps, constant])):
+        return None
+    ahead = {*takewhile(lambda node: node is not first, graph.nodes)}
+    for node in (*weights, *filter(None, biases)):
+        for view in _with_source(node):
+            if view not in ahead and view.op != "placeholder":
+                first.prepend(view)
+                ahead.add(view)
+    with graph.inserting_before(first):
+        return _added(graph, joined_op.joined, *given, one.eps, constant)
+
+
+def _cut(graph: Any, parts: list[Any], made: Any) -> None:
+    """Let the readers of products read parts of their joined result, if there is one."""
+    end = 0
+    for node in parts if made is not None else ():
+        begin, end = end, end + node.meta["val"].shape[-1]
+        _replace(graph, node, _aten.slice.Tensor, made, made.meta["val"].dim() - 1, begin, end)
+
+
+def _with_source(node: Any) -> list[Any]:
+    """A node behind what it is a view of."""
+    return [*(_with_source(node.args[0]) if node.target in _VIEWS else ()), node]
 
 
 def _call(node: Any) -> LayerCall | None:

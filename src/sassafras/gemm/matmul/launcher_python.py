@@ -14,6 +14,7 @@ from typing import Any
 
 from ..configs.epilogue import bits
 from .driver import Driver, LaunchConfig, launch_config
+from .joined_problem import JoinedCall, read_joined
 from .plan import KernelPlan, LaunchPlan
 from .problem import MatmulCall, Problem, ReadCall, read, read_rows
 
@@ -222,13 +223,25 @@ class PythonLauncher:
             return None
         if (found := read_rows(gated, a, other, out, constant, self._torch.device_type)) is None:
             return None
-        problem, values = found
+        return self._launched(*found, out, eps)
+
+    def joined(self, *call: Any) -> Any:
+        """The same for `JoinedCall`'s tensors, `out`, eps and constant."""
+        *tensors, out, eps, constant = call
+        given = tensors[0], out, *(t for t in tensors if t is not None)
+        if not all(map(self._torch.plain, given)):
+            return None
+        asked = JoinedCall(*[*tensors, eps, constant])
+        found = read_joined(asked, out, self._torch.device_type)
+        return None if found is None else self._launched(*found, out, eps)
+
+    def _launched(self, problem: Problem, values: dict[str, int], out: Any, eps: float) -> Any:
         if problem not in self._plans:
             return tuple(problem)
         kernel = self._plans[problem]
         if kernel is None or not self._torch.admit(out):
             return False
-        values["eps"] = bits(eps) & 0xFFFFFFFF
+        values |= {"alpha": bits(1.0), "eps": bits(eps) & 0xFFFFFFFF}
         stream = self._torch.stream(problem.device)
         if code := kernel.launch(self._torch, problem.device, values, stream):
             self._refused(problem, kernel, code)

@@ -6,18 +6,19 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ..configs import epilogue, registry
+from ..configs import epilogue, joined, registry
 from ..configs.epilogue import Batch, Lines
 from ..configs.registry import Config
 from ..problem.launch import Launch
 from ..problem.shape import Shape
+from .joined_problem import apart
 from .problem import BETA, CONSTANT, DTYPES, NORM, Problem
 
 #: CUtensorMapDataType, CUtensorMapSwizzle
 _MAP_TYPES = {"fp16": 6, "bf16": 9}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 #: parameters that are given by their names at each launch (`ReadCall.values`, workspace)
-_GIVEN = ("workspace", "bias", "addend", "norm", "eps", "alpha", "beta", "activation")
+_GIVEN = ("workspace", "bias", "addend", "norm", "eps", "alpha", "beta", "activation", *joined.OPERANDS)
 #: leading dimensions from here on overflow 32-bit offsets within a tile
 _FAR = 1 << 22
 
@@ -116,8 +117,7 @@ def plan(config: Config, problem: Problem) -> KernelPlan:
         launch = config.launch(problem.shape)
     if problem.extra & CONSTANT and "early" in launch.scalars:
         launch = replace(launch, scalars={**launch.scalars, "early": 1})
-    # the kernel's names: swapped configurations call the problem's B "a"
-    role = {"a": "b", "b": "a", "c": "c"} if config.swap_ab else {"a": "a", "b": "b", "c": "c"}
+    role = _role(config)
     first = _launch_plan(config.instance, launch, role, lines, tight)
     names = {name for name, _ in config.instance.parameters}
     told = {item[1] for item in first.parameters if item[0] == "map"}
@@ -129,6 +129,19 @@ def plan(config: Config, problem: Problem) -> KernelPlan:
     if launch.then is not None:
         launches.append(_launch_plan(launch.then.instance, launch.then.launch, role, lines, tight))
     return KernelPlan(tuple(launches), launch.workspace_bytes)
+
+
+def plan_joined(config: Config, problem: Problem) -> KernelPlan:
+    """The plan of products that share their rows. Raises SassafrasError: it cannot run them."""
+    whole, cuts = apart(problem)
+    launch = joined.launch(config, whole.shape, cuts, whole.lines, bool(problem.extra & CONSTANT))
+    made = _launch_plan(config.instance, launch, _role(config), whole.lines, whole.lines)
+    return KernelPlan((made,), launch.workspace_bytes)
+
+
+def _role(config: Config) -> dict[str, str]:
+    """The kernel's names: swapped configurations call the problem's B "a"."""
+    return {"a": "b", "b": "a", "c": "c"} if config.swap_ab else {"a": "a", "b": "b", "c": "c"}
 
 
 def plan_alone(instance: Any, launch: Launch) -> KernelPlan:

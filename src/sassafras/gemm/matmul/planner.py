@@ -21,7 +21,7 @@ from sassafras.core import DeviceError, SassafrasError
 from ..build import launcher as build
 from ..build import schedules
 from ..build.cubins import ARCH, NotKept, cached_path, cubin, stored
-from ..configs import rows
+from ..configs import joined, rows
 from ..configs.epilogue import NUMBERS
 from ..configs.registry import Config, Instance
 from ..problem.launch import SHARED_LIMIT
@@ -32,9 +32,10 @@ from ..select.table import TunedTable
 from .choice import chooser_of, member_of
 from .cublaslt import LtMember
 from .driver import Driver
+from .joined_problem import JOINED, apart
 from .launcher_python import KernelLauncher, PythonLauncher, Torch, compiled
 from .loading import deciding_digest, load_table
-from .plan import KernelPlan, first_legal, plan, plan_alone, why_illegal
+from .plan import KernelPlan, first_legal, plan, plan_alone, plan_joined, why_illegal
 from .problem import BETA, BIAS, CONSTANT, DTYPES, GATED, MatmulCall, Problem, read
 
 #: cubins that come with the package, named as in the cache; there may be none
@@ -161,22 +162,34 @@ class Planner:
             self.served[problem] = served
 
     def serve_rows(self, key: tuple[int, ...]) -> bool:
-        """The same for what stands between products (`read_rows`); whether a kernel serves it."""
+        """The same for what stands between products (`read_rows`), and for products that share their rows
+        (`read_joined`); whether a kernel serves it."""
         problem = Problem(*key)
-        gated, constant = problem.transposed == GATED, bool(problem.extra & CONSTANT)
-        place = DTYPES[problem.dtype], problem.m, problem.n, problem.k, constant
         with self._lock:
             self.launcher.add_torch(problem)  # until its kernel is there
-            if self.gpu(problem.device).chooser is None or (found := rows.chosen(gated, *place)) is None:
+            if (found := self._for_rows(problem)) is None:
                 return False
-            instance, launch = found
+            instance, made = found
             code, _ = self._code(instance, lambda: self.launcher.remove(problem))
             if code is None:
                 return False
             function = self._function(problem.device, instance, code)
             context = self.driver.context(problem.device)
-            self.launcher.add_kernel(problem, context, (function,), plan_alone(instance, launch))
+            self.launcher.add_kernel(problem, context, (function,), made)
             return True
+
+    def _for_rows(self, problem: Problem) -> tuple[Instance, KernelPlan] | None:
+        """(its one kernel, plan)."""
+        if problem.transposed == JOINED:
+            whole, cuts = apart(problem)
+            config = joined.chosen(self.choose(whole).config, whole.shape, cuts)
+            return None if config is None else (config.instance, plan_joined(config, problem))
+        if self.gpu(problem.device).chooser is None:
+            return None
+        gated, constant = problem.transposed == GATED, bool(problem.extra & CONSTANT)
+        place = DTYPES[problem.dtype], problem.m, problem.n, problem.k, constant
+        chosen = rows.chosen(gated, *place)
+        return None if chosen is None else (chosen[0], plan_alone(*chosen))
 
     def _serve(self, problem: Problem) -> Choice:
         choice = self.choose(problem)

@@ -1,5 +1,5 @@
 """``torch.ops.sassafras.mm`` and ``.fused``: the operators that torch.compile, autograd and tracers see.
-(``.layer``: `layer_op`; ``.rms_norm``, ``.gated``: `rows_op`.)
+(``.layer``: `layer_op`; ``.joined``: `joined_op`; ``.rms_norm``, ``.gated``: `rows_op`.)
 
 ``mm(a, b)`` is the product of two matrices. ``fused(a, b, bias, activation, alpha, residual)`` is
 activation(alpha * a @ b + residual + bias) with a: (..., m, k), b: (..., k, n), leading extents as
@@ -28,11 +28,14 @@ _SCHEMAS = {
     " -> Tensor",
     "layer": "(Tensor a, Tensor b, Tensor? other=None, Tensor? bias=None, Tensor? residual=None,"
     " Tensor? norm=None, float eps=0.0, str activation='none', bool constant=False) -> Tensor",
+    "joined": "(Tensor a, Tensor b, Tensor second, Tensor? third=None, Tensor? bias=None,"
+    " Tensor? second_bias=None, Tensor? third_bias=None, Tensor? norm=None, float eps=0.0,"
+    " bool constant=False) -> Tensor",
     "rms_norm": "(Tensor a, Tensor norm, float eps, bool constant=False) -> Tensor",
     "gated": "(Tensor gate, Tensor? up=None) -> Tensor",
 }
 #: floating-point operations of each element of C, for each element of a's last extent
-_FLOP = {"mm": 2, "fused": 2, "layer": 4}
+_FLOP = {"mm": 2, "fused": 2, "layer": 4, "joined": 2}
 _KEPT: list[Any] = []  # registrations last as long as these objects
 #: called once each, when a product is traced and Inductor is there
 ON_INDUCTOR: list[Callable[[], None]] = []

@@ -110,6 +110,21 @@ PyObject *key_of(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     return key_tuple(call.key);
 }
 
+// True: a kernel was launched, which writes `out`; False: torch serves; the problem as a tuple: there is no plan yet
+PyObject *launched(Launcher *self, const Arguments &asked, const Call &call) {
+    const auto at = self->plans->find(call.key);
+    if (at == self->plans->end()) return key_tuple(call.key);
+    const Held plan = at->second;
+    if (plan->kind != Kind::Kernel) Py_RETURN_FALSE;
+    const int may = admitted(self, asked.out);
+    if (may <= 0) return may < 0 ? nullptr : Py_NewRef(Py_False);
+    PyObject *scratch = nullptr;
+    const int code = enqueue(self, *plan, asked, call, call.c, scratch);
+    Py_XDECREF(scratch);
+    if (code == 0) Py_RETURN_TRUE;
+    return refused(self, plan, call, code) < 0 ? nullptr : Py_NewRef(Py_False);
+}
+
 // rows(gated, a, other, out, eps, constant), of plain tensors: True: a kernel was launched; False: torch serves; None: no plan can;
 // the problem as a tuple: there is no plan yet
 PyObject *rows(PyObject *object, PyObject *const *args, Py_ssize_t count) {
@@ -127,16 +142,29 @@ PyObject *rows(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     if (!every(self, asked, unwrapped) || !every(self, asked, as_it_lies) ||
         !read_rows(self->api, self->device_type, read, call))
         Py_RETURN_NONE;
-    const auto at = self->plans->find(call.key);
-    if (at == self->plans->end()) return key_tuple(call.key);
-    const Held plan = at->second;
-    if (plan->kind != Kind::Kernel) Py_RETURN_FALSE;
-    const int may = admitted(self, asked.out);
-    if (may <= 0) return may < 0 ? nullptr : Py_NewRef(Py_False);
-    PyObject *scratch = nullptr;
-    const int code = enqueue(self, *plan, asked, call, call.c, scratch);
-    if (code == 0) Py_RETURN_TRUE;
-    return refused(self, plan, call, code) < 0 ? nullptr : Py_NewRef(Py_False);
+    return launched(self, asked, call);
+}
+
+// joined(a, weights and biases of three, norm, out, eps, constant): the same for products that share their rows; None: without
+PyObject *joined(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    auto *self = (Launcher *)object;
+    if (count != 11) {
+        PyErr_SetString(PyExc_TypeError, "a, three weights, three biases, norm, out, eps and constant are expected, by position");
+        return nullptr;
+    }
+    for (int i = 0; i < 9; ++i) {
+        const bool absent = args[i] == Py_None, wanted = i == 0 || i == 8;
+        if (absent ? wanted : !unwrapped(self, args[i]) || !as_it_lies(self, args[i])) Py_RETURN_NONE;
+    }
+    const auto given = [&](int i) { return args[i] == Py_None ? nullptr : args[i]; };
+    const JoinedCall read{args[0], {given(1), given(2), given(3)}, {given(4), given(5), given(6)}, given(7), args[8], args[10] == Py_True};
+    Arguments asked;
+    asked.a = read.a, asked.b = read.weights[0], asked.out = read.out;
+    asked.eps = PyFloat_AsDouble(args[9]);
+    if (PyErr_Occurred()) return nullptr;
+    Call call;
+    if (!read_joined(self->api, self->device_type, read, call)) Py_RETURN_NONE;
+    return launched(self, asked, call);
 }
 
 // --- the table of plans --------------------------------------------------------------------------------------------
@@ -300,6 +328,7 @@ PyMethodDef methods[] = {
     {"linear", (PyCFunction)(void (*)(void))linear, METH_FASTCALL, "the call with a weight (n, k) as b's transpose"},
     {"raw", (PyCFunction)(void (*)(void))raw, METH_FASTCALL, "run a plan whatever modes are active"},
     {"rows", (PyCFunction)(void (*)(void))rows, METH_FASTCALL, "run a plan of what stands between products"},
+    {"joined", (PyCFunction)(void (*)(void))joined, METH_FASTCALL, "run a plan of products that share their rows"},
     {"key", (PyCFunction)(void (*)(void))key_of, METH_FASTCALL, "the problem as a tuple, or None"},
     {"add_torch", add_torch, METH_O, "let torch serve a problem"},
     {"add_kernel", add_kernel, METH_VARARGS, "let our kernels serve a problem"},

@@ -54,9 +54,9 @@ struct MapSpec {
 constexpr int kPromotion = 2; // CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 
 // What a launch gives by name; then constants and tensor maps.
-enum Value { kA, kB, kC, kWorkspace, kBias, kAddend, kAlpha, kBeta, kActivation, kNorm, kEps, kValues, kConstant = kValues, kMap };
+enum Value { kA, kB, kC, kWorkspace, kBias, kAddend, kAlpha, kBeta, kActivation, kNorm, kEps, kSecond, kThird, kSecondBias, kThirdBias, kValues, kConstant = kValues, kMap };
 const char *const kNames[kValues] = {"a", "b", "c", "workspace", "bias", "addend", "alpha", "beta", "activation",
-                                     "norm", "eps"};
+                                     "norm", "eps", "second", "third", "second_bias", "third_bias"};
 
 constexpr size_t kMostParameters = 64;
 
@@ -144,8 +144,8 @@ bool add_parameter(Launch &launch, PyObject *item) {
             return false;
         map->which = (int)(std::find(kNames, kNames + kValues, std::string(operand)) - kNames);
         const Py_ssize_t rank = PySequence_Size(dims);
-        if (rank < 1 || rank > 5 || (map->which > kC && map->which != kAddend)) {
-            PyErr_SetString(PyExc_ValueError, "a tensor map has one to five extents and belongs to a, b, c or addend");
+        if (rank < 1 || rank > 5 || (map->which > kC && map->which != kAddend && map->which != kSecond && map->which != kThird)) {
+            PyErr_SetString(PyExc_ValueError, "a tensor map has one to five extents and belongs to an operand");
             return false;
         }
         map->rank = (unsigned)rank;

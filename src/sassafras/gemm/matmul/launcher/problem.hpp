@@ -85,6 +85,7 @@ struct Hash {
 struct Call {
     Key key;
     void *a, *b, *c, *bias, *addend, *norm;
+    void *second = nullptr, *third = nullptr, *second_bias = nullptr, *third_bias = nullptr; // of joined products
     int64_t rows, columns, leading[8]; // of each result, as the caller sees it; extents of the batch
     int ndim;                          // of them
     bool matrices;                     // both operands
@@ -320,6 +321,69 @@ bool read_rows(const ExchangeApi *api, int device_type, const Rows &asked, Call 
     call.key.device = a.device.id, call.key.dtype = a.dtype.code == kBfloat;
     call.key.transposed = asked.gated ? kGated : kRmsNorm;
     call.key.extra = asked.constant ? 128 : 0;
+    return true;
+}
+
+// --- products that share their rows ----------------------------------------------------------------------------
+
+constexpr uint8_t kJoined = 16; // Key::transposed
+
+// out = a's lines, normalised if there is a norm, times two or three weights (k, n of their own), with a bias each or none. eps,
+// constant: as in Arguments.
+struct JoinedCall {
+    PyObject *a, *weights[3] = {}, *biases[3] = {}, *norm = nullptr, *out;
+    bool constant = false;
+};
+
+// The twin of joined_problem.py's read_joined: the key's step_b and step_c are where the second product and the third begin in C.
+bool read_joined(const ExchangeApi *api, int device_type, const JoinedCall &asked, Call &call) {
+    DLTensor a, c, v;
+    if (!view(api, asked.a, a) || !view(api, asked.out, c) || a.device.type != device_type || !alike(c, a)) return false;
+    if (a.dtype.bits != 16 || a.dtype.lanes != 1 || (a.dtype.code != kFloat && a.dtype.code != kBfloat)) return false;
+    if (a.ndim < 1 || c.ndim != a.ndim || !tight(a) || !tight(c)) return false;
+    int64_t lines = 1, n = 0, ldb = 0, cuts[3] = {};
+    for (int d = 0; d + 1 < a.ndim; ++d) {
+        if (a.shape[d] != c.shape[d]) return false;
+        lines *= a.shape[d];
+    }
+    const int64_t k = a.shape[a.ndim - 1], columns = c.shape[c.ndim - 1];
+    call.a = address(a), call.c = address(c), call.addend = call.norm = nullptr;
+    void **const to[3] = {&call.b, &call.second, &call.third}, **const biases[3] = {&call.bias, &call.second_bias, &call.third_bias};
+    uintptr_t places = (uintptr_t)call.a | (uintptr_t)call.c;
+    bool biased = false;
+    for (int i = 0; i < 3; ++i) {
+        *biases[i] = nullptr;
+        if (!asked.weights[i]) {
+            if (i < 2 || asked.biases[i]) return false;
+            continue;
+        }
+        if (!view(api, asked.weights[i], v) || !alike(v, a) || v.ndim != 2 || v.shape[0] != k || v.strides[0] != 1) return false;
+        const int64_t width = v.shape[1], line = v.strides[1];
+        if (width < 1 || width % 16 || line < k || (i && line != ldb)) return false;
+        *to[i] = address(v), cuts[i] = n, ldb = line, n += width;
+        if (overlap(call.c, lines * columns, *to[i], (width - 1) * line + k)) return false;
+        places |= (uintptr_t)*to[i];
+        if (!asked.biases[i]) continue;
+        if (!view(api, asked.biases[i], v) || !alike(v, a) || v.ndim != 1 || v.shape[0] != width || v.strides[0] != 1) return false;
+        *biases[i] = address(v), biased = true;
+        if (overlap(call.c, lines * columns, *biases[i], width)) return false;
+        places |= (uintptr_t)*biases[i];
+    }
+    if (!asked.weights[2]) call.third = call.second; // of which there is a tensor map
+    if (columns != n || lines * k < 1 || overlap(call.c, lines * n, call.a, lines * k)) return false;
+    if (asked.norm) {
+        if (!view(api, asked.norm, v) || !alike(v, a) || v.ndim != 1 || v.shape[0] != k || !tight(v)) return false;
+        call.norm = address(v);
+        if (overlap(call.c, lines * n, call.norm, k)) return false;
+        places |= (uintptr_t)call.norm;
+    }
+    if ((places & 15) != 0) return false;
+    std::memset(&call.key, 0, sizeof(Key));
+    Key &key = call.key;
+    key.m = lines, key.n = n, key.k = k, key.lda = k, key.ldb = ldb, key.ldc = n, key.aligned = 1, key.matrices = 1;
+    key.step_b = cuts[1], key.step_c = cuts[2];
+    key.device = a.device.id, key.dtype = a.dtype.code == kBfloat, key.transposed = kJoined;
+    key.extra = (uint8_t)((biased ? 1 : 0) | (asked.norm ? 64 : 0) | (asked.constant ? 128 : 0));
     return true;
 }
 
