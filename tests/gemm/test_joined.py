@@ -331,6 +331,7 @@ def test_both_launchers_read_alike(install: Install) -> None:
         given = dict(zip(names, calls[0], strict=False)) | changes
         return (*given.values(), 1e-5, True)
 
+    thin = half(96 * 64).as_strided((64, 96), (1, 32))  # columns that overlap
     bad = [
         told(a=None),
         told(out=None),
@@ -344,6 +345,9 @@ def test_both_launchers_read_alike(install: Install) -> None:
         told(b=weights[0].contiguous()),
         told(b=half(96, 72)[:, :64].t()),
         told(b=half(96, 56).t()),
+        told(
+            b=thin, second=thin, third=thin, bias=None, second_bias=None, third_bias=None, out=half(2, 3, 288)
+        ),
         told(b=half(88, 64).t(), out=half(2, 3, 136)),
         told(b=half(96 * 64 + 1)[1:].view(96, 64).t()),
         told(b=half(2, 96, 64).mT),
@@ -427,6 +431,33 @@ def test_queries_keys_and_values_are_one_launch(
     assert code.count("sassafras.joined.into(") == 1
     assert close(result, right) and launches(library) == before + 3, room.status()["problems"]
     assert places == [p.data_ptr() for p in network.parameters()], "no weight was moved"
+
+
+def test_weights_that_a_graph_views_later_are_viewed_sooner(
+    install: Install, graphs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A weight's view stands right ahead of its product; the graph's order stays right, gradients too."""
+    streams(install("compiled"))
+    rewrite = inductor_graph.rewrite
+    monkeypatch.setattr(inductor_graph, "rewrite", lambda graph: (rewrite(graph), graph.lint())[0])
+    network = sassafras.accelerate(Attends(norm=False, bias=True).half().requires_grad_(False))
+
+    def parts(x: Any) -> Any:
+        y = network.first(x)
+        return torch.cat([2 * network.q(y), 3 * network.k(y), 4 * network.v(y)], -1)
+
+    results = []
+    for function in (parts, torch.compile(parts, fullgraph=True, dynamic=False)):
+        x = half(5, 64).requires_grad_()
+        y = function(x)
+        y.sum().backward()
+        results += [y, x.grad]
+    y, grad, mine, my_grad = (t.detach().double() for t in results)
+    assert close(mine, y) and float((my_grad - grad).abs().max()) <= 1e-2 * float(grad.abs().max())
+    forward = [
+        found for found in graphs if any(n.target is torch.ops.sassafras.joined.default for n in found)
+    ]
+    assert len(forward) == 1
 
 
 def test_what_is_returned_lies_as_it_did(
@@ -551,7 +582,7 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: py
 
     def of_lines_apart(x: Any) -> Any:
         y = ahead(x)
-        return sassafras.linear(y, gaps), network.v(y)
+        return sassafras.linear(y, gaps), network.k(y), network.v(y)
 
     def read_by_a_layer(x: Any) -> Any:  # whose kernel was chosen for lines without gaps
         y = ahead(x)
@@ -567,7 +598,8 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: py
     assert joins(of_one_more) == [(3, False, True), (2, False, True)]
     assert joins(read_by_a_layer) == []
     assert joins(of_others) == joins(of_a_width_that_no_tile_has) == []
-    assert joins(activated) == joins(with_a_residual) == joins(of_lines_apart) == []
+    assert joins(activated) == joins(with_a_residual) == []
+    assert joins(of_lines_apart) == [(2, False, True)]
     assert joins(normed_and_read) == [(2, False, True)]
     assert joins(plain, half(9, 64)) == [], "rows that the kernel does not have"
     monkeypatch.setattr(joined, "MOST_ELEMENTS", 32 * 64)
