@@ -194,7 +194,7 @@ int cuFuncSetAttribute(void *function, int which, int to) {
 }
 int cuTensorMapEncodeTiled(void *to, int type, unsigned rank, void *address, const uint64_t *dims, const uint64_t *strides,
                            const unsigned *box, const unsigned *steps, int interleave, int swizzle, int promotion, int fill) {
-    if ((uintptr_t)to % 64 || (uintptr_t)address % 16 || rank < 2 || rank > 3 || interleave || promotion != 2 || fill)
+    if ((uintptr_t)to % 64 || !address || (uintptr_t)address % 16 || rank < 2 || rank > 3 || interleave || promotion != 2 || fill)
         return INVALID;
     Map map{};
     map.magic = 0x5AFE, map.address = (uint64_t)address, map.type = type, map.rank = (int)rank, map.swizzle = swizzle;

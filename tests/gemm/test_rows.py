@@ -337,7 +337,7 @@ def test_a_block_is_a_chain_of_launches(
     names = [str(n.target).split(".")[1] for n in graphs[-1] if "sassafras" in str(n.target)]
     half_block = ["layer", "rms_norm", "layer", "gated", "layer"]
     if isinstance(made, Pairs):
-        products = ["joined"] if made.gate.out_features % 64 == 0 else ["layer"] * 2  # a tile is of 64
+        products = ["joined"] if made.gate.out_features >= 64 else ["layer"] * 2  # a tile is of 64
         assert names == ["mm", "layer", "rms_norm", *products, "gated", "layer"]
     elif parts == 1:
         assert names == ["mm", *half_block]

@@ -115,8 +115,12 @@ def test_every_ring(engine: Any, instance: Any, pdl: bool, monkeypatch: pytest.M
 @pytest.mark.parametrize("instance", TILES, ids=lambda i: i.name)
 def test_every_tile(engine: Any, instance: Any, pdl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = instance.tile_m if instance.swap_ab else instance.tile_n
-    for rows, parts, k in ((instance.tile_n, (32, 8, 8), 4096), (9, (1, 5, 2), 3584), (5, (7, 3), 1032)):
-        sizes = tuple(lines * part for part in parts)
+    few = (
+        (instance.tile_n, (4096, 1024, 1024), 4096),
+        (9, (lines, 512, 2 * lines), 3584),
+        (5, (784, 272), 1032),
+    )
+    for rows, sizes, k in few:
         for slices in (1, 2, 3):
             config = EarlySplitKConfig(instance, slices, mode=Mode(pdl=pdl))
             if config.why_illegal(Shape(rows, sum(sizes), k)) is None:

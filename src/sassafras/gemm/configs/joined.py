@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
-from ..problem.launch import Launch
+from ..problem.launch import Launch, ceil_div
 from ..problem.shape import Shape
 from . import epilogue, few_rows, split_k_early, stream
 from .epilogue import Lines
@@ -103,11 +103,12 @@ def chosen(config: Config | None, shape: Shape, cuts: tuple[int, ...]) -> Config
         instance = _joined(replace(config.instance, epilogue=True), JoinedStreamInstance)
         return replace(config, instance=instance) if instance in INSTANCES else None
     if isinstance(config, EarlySplitKConfig):
-        for other in split_k_early.best(shape, config.dtype):
-            if not any(end % _lines(other) for end in (*cuts, shape.n)):
-                if few_rows.cost_us(other, shape) > _apart_us(shape, cuts, config.dtype):
-                    return None
-                return replace(other, instance=_joined(other.instance, JoinedEarlyInstance))
+        least = min(_widths(shape, cuts))
+        able = [c for c in split_k_early.best(shape, config.dtype) if _lines(c) <= least]
+        costs = [few_rows.cost_us(c, _tiled(c, shape, cuts)) for c in able]
+        if costs and min(costs) <= _apart_us(shape, cuts, config.dtype):
+            fastest = able[costs.index(min(costs))]
+            return replace(fastest, instance=_joined(fastest.instance, JoinedEarlyInstance))
     return None
 
 
@@ -125,9 +126,19 @@ def _apart_us(shape: Shape, cuts: tuple[int, ...], dtype: str) -> float:
     return total
 
 
-def _lines(config: EarlySplitKConfig) -> int:
+def _lines(config: Config) -> int:
     """Lines of B that a tile reads."""
     return config.tile[0] if config.swap_ab else config.tile[1]
+
+
+def _tiles(config: Config, shape: Shape, cuts: tuple[int, ...]) -> int:
+    """Of all parts, none of which is smaller than one."""
+    return sum(ceil_div(width, _lines(config)) for width in _widths(shape, cuts))
+
+
+def _tiled(config: Config, shape: Shape, cuts: tuple[int, ...]) -> Shape:
+    """One product with as many tiles."""
+    return Shape(shape.m, _tiles(config, shape, cuts) * _lines(config), shape.k)
 
 
 def launch(
@@ -142,11 +153,14 @@ def launch(
     made = epilogue.launch(config, shape, lines=lines)
     second, third = (*cuts, shape.n)[:2]
     scalars = {"second_column": second, "third_column": third, "early": int(early)}
-    maps = dict(made.tensor_maps)
+    maps, (x, y, z) = dict(made.tensor_maps), made.grid
     if maps:
+        tiles = _tiles(config, shape, cuts)
+        y, z = (y, tiles) if config.swap_ab else (tiles, z)
+        scalars |= {"tiles_each": tiles} if config.swap_ab else {}
         name = "map_a" if config.swap_ab else "map_b"
         rows = {name: second, "map_second": third - second, "map_third": shape.n - third or third - second}
         for to, count in rows.items():
             operand = maps[name].operand if to == name else to.removeprefix("map_")
             maps[to] = replace(maps[name], operand=operand, dims=(maps[name].dims[0], count, 1))
-    return replace(made, scalars={**made.scalars, **scalars}, tensor_maps=maps)
+    return replace(made, grid=(x, y, z), scalars={**made.scalars, **scalars}, tensor_maps=maps)

@@ -27,7 +27,8 @@
 //   EPILOGUE     batches, and what epilogue.cuh describes; grid: tiles of m times matrices of the batch
 //   EARLY_B      with EPILOGUE: the problem says `early` where the caller's B was written before the launch ahead of this one began.
 //                What of it fits into the stages is copied before that launch has ended, the caller's A after its end
-//   JOINED       with EARLY_B: up to three matrices for the caller's B, with a bias each (Parts): a tile's lines of it are in one
+//   JOINED       with EARLY_B: up to three matrices for the caller's B, with a bias each (Parts), none smaller than a tile. Each has
+//                tiles of its own, the last of which ends with it; the grid has those of all
 //   FOLDS        one CTA multiplies range after range of k (tiles_per_slice each) and adds their sums up in registers, in the order
 //                and with the bits of a cluster or of parts that split k at the same places; grid: a single slice
 //
@@ -236,7 +237,22 @@ struct SplitK {
         int row, column;
 
         __device__ __forceinline__ Tile(const Problem &p, int tile_m, int tile_n)
-            : row(least(tile_m * BM, p.last_row)), column(least(tile_n * BN, p.last_column)) {}
+            : row(least(tile_m * BM, p.last_row)), column(least(tile_n * BN, p.last_column)) {
+            if constexpr (JOINED) (SWAPPED ? row : column) = in_part(p, SWAPPED ? tile_m : tile_n);
+        }
+
+        // Where a tile begins of those that the parts have.
+        static __device__ __forceinline__ int in_part(const Problem &p, int tile) {
+            constexpr int LINES = SWAPPED ? BM : BN;
+            const int second = p.parts.second_column, third = p.parts.third_column;
+            const int of_first = (second + LINES - 1) / LINES, of_second = (third - second + LINES - 1) / LINES;
+            int begin = 0, end = second;
+            if (tile >= of_first) {
+                tile -= of_first, begin = second, end = third;
+                if (tile >= of_second) tile -= of_second, begin = third, end = SWAPPED ? p.m : p.n;
+            }
+            return begin + least(tile * LINES, end - begin - LINES);
+        }
     };
 
     // By one thread (a lane for each stage would take turns: the instruction's address is uniform).
@@ -303,7 +319,7 @@ struct SplitK {
         move_result(p);
         if constexpr (JOINED) { // the tile's part
             const auto &parts = p.parts;
-            const int line = SWAPPED ? tile_row(p) * BM : blockIdx.y * BN;
+            const int line = Tile::in_part(p, SWAPPED ? tile_row(p) : blockIdx.y);
             const TensorMap *&map = SWAPPED ? p.map_a : p.map_b;
             map = parts.of(line, map, parts.second, parts.third);
             p.out.bias = parts.of(line, p.out.bias, parts.second_bias, parts.third_bias);
