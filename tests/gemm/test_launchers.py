@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from sassafras.gemm.configs import epilogue, registry  # noqa: E402
 from sassafras.gemm.configs.base import Mode  # noqa: E402
+from sassafras.gemm.configs.epilogue import NUMBERS, SWIGLU  # noqa: E402
 from sassafras.gemm.configs.names import parse  # noqa: E402
 from sassafras.gemm.configs.split_k_two_pass import PartialsInstance, TwoPassSplitKConfig  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver, DriverError  # noqa: E402
@@ -192,6 +193,16 @@ def test_what_no_plan_serves(launcher: Any) -> None:
     ):  # fmt: skip
         assert launcher.key(*call) is None and launcher(*call) is NotImplemented
     assert launcher.key(torch.nn.Parameter(a), b) is not None
+
+
+def test_where_a_pairs_result_may_lie(launcher: Any) -> None:
+    """Behind the gate's matrix and ahead of up's, as memory has room, and in neither."""
+    memory, size = half(4096 + 128 + 2048), 32 * 64
+    gate, up = memory[:size].view(32, 64), memory[-size:].view(32, 64)
+    for first, free in ((size, True), (size - 8, False), (4096 + 128 - 120, False)):
+        out = memory[first : first + 128].view(4, 32)
+        key = launcher.key(half(4, 64), gate.t(), out, None, NUMBERS[SWIGLU], 1.0, 1.0, up.t())
+        assert (key is not None) == free
 
 
 # --- what comes out ----------------------------------------------------------------------------

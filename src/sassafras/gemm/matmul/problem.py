@@ -300,7 +300,7 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
         more, one = count - 1, _span(m, width, *result)
         taken = [
             (at_a, more * step_a + _span(m, k, *left)),
-            (at_b, more * step_b + _span(k, n, *right)),
+            (at_b, more * step_b + _span(k, b.shape[-1], *right)),
             (at_bias, n if bias is not None else 0),
             (at_norm, k if norm is not None else 0),
             (at_addend, 0 if addend is None else _span(k, width, *right) if pair else addend.numel()),

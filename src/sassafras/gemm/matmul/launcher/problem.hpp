@@ -250,7 +250,7 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
     if (asked.out) {
         const int64_t more = matrices - 1, one = extent(m, width, c_transposed, key.ldc), size = more * step_c + one;
         if (overlap(call.c, size, call.a, more * step_a + extent(m, k, a_transposed, key.lda)) ||
-            overlap(call.c, size, call.b, more * step_b + extent(k, n, b_transposed, key.ldb)) ||
+            overlap(call.c, size, call.b, more * step_b + extent(k, pair && asked.addend ? width : n, b_transposed, key.ldb)) ||
             (asked.bias && overlap(call.c, size, call.bias, n)) || (asked.norm && overlap(call.c, size, call.norm, k)) ||
             (asked.addend && overlap(call.c, size, call.addend, pair ? extent(k, width, b_transposed, key.ldb) : size)) || (more && step_c < one))
             return false;
