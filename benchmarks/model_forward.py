@@ -5,14 +5,14 @@
         [--share 1/4] [--resume JOURNAL ...] [--dry-run]
 
 Random weights, four layers (more where four lie below four times the L2), plain torch (`decoder`; models
-called -apart have queries, keys, values, gate and up in layers of their own, as transformers has). Up to 256
-tokens are as many sequences that decode one token after --context cached ones; more are the prefill of one
-sequence. Contestants of a row run interleaved in one process on the same weights: `eager`, `compile`
-(torch.compile), `max_autotune` (by its option, 1 to 64 tokens), `sassafras_eager`, `sassafras_compile`
-(`with_sassafras` applied before), `null` (a second graph of `compile`), and the linear layers alone
-(`linears`, `sassafras_linears`). Outputs are compared with FP32 before and after the timing; a contestant
-whose RMS deviation exceeds 1.1 times eager torch's is wrong and has no speed-up. From --long tokens on,
-blocks of --sustained seconds are timed, too, and the lower speed-up counts.
+called -apart have queries, keys, values, gate and up in layers of their own, as transformers has; of these
+alone it writes model-forward-apart.json). Up to 256 tokens are as many sequences that decode one token after
+--context cached ones; more are the prefill of one sequence. Contestants of a row run interleaved in one
+process on the same weights: `eager`, `compile` (torch.compile), `max_autotune` (by its option, 1 to 64
+tokens), `sassafras_eager`, `sassafras_compile` (`with_sassafras` applied before), `null` (a second graph of
+`compile`), and the linear layers alone (`linears`, `sassafras_linears`). Outputs are compared with FP32 before
+and after the timing; a contestant whose RMS deviation exceeds 1.1 times eager torch's is wrong and has no
+speed-up. From --long tokens on, blocks of --sustained seconds are timed, too, and the lower speed-up counts.
 
 A row of a process is a line of model-forward.jsonl in --out; the same command goes on after it. Rows that
 matter most come first. Intervals are over processes where there are several, else over blocks of one.
@@ -329,7 +329,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    given.name = "model-forward" + "-dry" * given.dry_run
+    apart = all(model.endswith("-apart") for model in given.models)
+    given.name = "model-forward" + "-apart" * apart + "-dry" * given.dry_run
     given.path = journal_path(given, given.name)
     return given
 

@@ -89,8 +89,8 @@ def choose_baseline(workload: Any, case: Any, newest: str | None) -> tuple[str |
 
 
 def draw(workload: Any, ptxas: str | None, result: Any, count: int, seconds: float | None) -> list[Row]:
-    """Probabilistic tests of the winner, a row a case: `count` launches in all, `seconds` at most of each case
-    but the last."""
+    """Probabilistic tests of the winner, a row a case: `count` launches in all, `seconds` at most of each but
+    the last."""
     from sassafras.core import Candidate
     from sassafras.evaluate.gpu import CudaDevice
 
