@@ -10,9 +10,10 @@ alone it writes model-forward-apart.json). Up to 256 tokens are as many sequence
 --context cached ones; more are the prefill of one sequence. Contestants of a row run interleaved in one
 process on the same weights: `eager`, `compile` (torch.compile), `max_autotune` (by its option, 1 to 64
 tokens), `sassafras_eager`, `sassafras_compile` (`with_sassafras` applied before), `null` (a second graph of
-`compile`), and the linear layers alone (`linears`, `sassafras_linears`). Outputs are compared with FP32 before
-and after the timing; a contestant whose RMS deviation exceeds 1.1 times eager torch's is wrong and has no
-speed-up. From --long tokens on, blocks of --sustained seconds are timed, too, and the lower speed-up counts.
+`compile`), and the linear layers alone (`linears`, `sassafras_linears`). Outputs are compared with FP32
+before and after the timing; a contestant whose RMS deviation exceeds 1.1 times eager torch's is wrong and
+has no speed-up. From --long tokens on, blocks of --sustained seconds are timed, too, and the lower speed-up
+counts.
 
 A row of a process is a line of model-forward.jsonl in --out; the same command goes on after it. Rows that
 matter most come first. Intervals are over processes where there are several, else over blocks of one.
