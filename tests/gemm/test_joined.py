@@ -303,6 +303,29 @@ def test_what_no_kernel_serves_is_composed(install: Install, library: Path) -> N
     assert launches(library) == before
 
 
+@pytest.mark.parametrize("kind", ["python", "compiled"])
+def test_a_kernel_that_cannot_be_loaded_is_torchs(install: Install, library: Path, kind: str) -> None:
+    """A GPU without memory left, a damaged file: calls are served, and compiled models too."""
+    streams(engine := install(kind))
+    (weights, _, norm), state = drawn(), stand_in.state_of(library)
+    network = sassafras.accelerate(Attends(norm=False).half().requires_grad_(False))
+    x, before = half(4, 64), launches(library)
+    right = network(x).double()
+    engine.forget()
+    engine._functions.clear()
+    state.fail_loading, ours = 2, launches(library)
+    try:
+        assert close(torch.ops.sassafras.joined(x, *weights), wanted(x, weights))
+        normed = torch.nn.functional.rms_norm(x, (64,), norm, 1e-5).double()
+        assert close(torch.ops.sassafras.rms_norm(x, norm, 1e-5), normed)
+        torch._dynamo.reset()
+        assert close(torch.compile(network, fullgraph=True, dynamic=False)(x), right)
+    finally:
+        state.fail_loading = 0
+    assert before < ours == launches(library)
+    assert any("cuModuleLoadData: CUDA error 2" in note for note in engine.notes)
+
+
 def test_both_launchers_read_alike(install: Install) -> None:
     """A call without a plan is told as a problem, as stand-ins without memory have it; or no plan can."""
     launchers_ = [install(kind).launcher for kind in ("python", "compiled")]
