@@ -532,6 +532,29 @@ def test_what_others_read_lies_as_it_did(install: Install, graphs: list[Any]) ->
     assert [len(call.weights) for call in calls_of(graphs)] == [2]
 
 
+def test_rows_are_no_part_of_a_larger_result(install: Install, library: Path, graphs: list[Any]) -> None:
+    """Inductor computes what is concatenated within the result, with gaps, which no kernel reads there."""
+    streams(install("compiled"))
+    network = sassafras.accelerate(Attends(norm=False).half().requires_grad_(False))
+
+    def joins(x: Any) -> Any:
+        y, z = torch.tanh(network.first(x)), torch.cos(x)
+        return torch.cat([z, y], -1), network.q(y).sin(), network.k(y).sin()
+
+    def adds(x: Any) -> Any:
+        y, z = torch.tanh(network.first(x)), torch.cos(x)
+        return torch.cat([z, y], -1), network.o(z) + y
+
+    for function in (joins, adds):
+        for shape in ((5, 64), (2, 3, 64)):
+            torch._dynamo.reset()
+            x = half(*shape)
+            right = [t.double() for t in function(x)]
+            before = launches(library)
+            found = torch.compile(function, fullgraph=True, dynamic=False)(x)
+            assert all(map(close, found, right)) and launches(library) == before + 2
+
+
 def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that the graph writes, lines of other lengths, activations, residuals, widths of no tile."""
     engine = install("compiled")
