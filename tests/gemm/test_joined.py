@@ -23,7 +23,8 @@ from sassafras.gemm.matmul.joined_problem import JoinedCall, read_joined  # noqa
 from sassafras.gemm.matmul.joined_problem import apart as apart_of  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.matmul.problem import DTYPES, Problem  # noqa: E402
-from sassafras.gemm.problem.shape import Shape  # noqa: E402
+from sassafras.gemm.matmul.recorder import Recorder  # noqa: E402
+from sassafras.gemm.problem.shape import Product, Shape  # noqa: E402
 from sassafras.gemm.select.selector import Choice  # noqa: E402
 
 from . import stand_in  # noqa: E402
@@ -324,6 +325,26 @@ def test_a_kernel_that_cannot_be_loaded_is_torchs(install: Install, library: Pat
         state.fail_loading = 0
     assert before < ours == launches(library)
     assert any("cuModuleLoadData: CUDA error 2" in note for note in engine.notes)
+
+
+def test_calls_are_recorded(install: Install) -> None:
+    """As one product of all columns, which the chooser is asked for; behind a norm, or with weights that are
+    read early, as others."""
+    streams(install("compiled"))
+    weights, biases, norm = drawn()
+    try:
+        room.watch(recorder := Recorder())
+        torch.ops.sassafras.joined(half(2, 2, 64), *weights)
+        out = half(4, 144)
+        torch.ops.sassafras.joined.into(
+            half(4, 64), *weights[:2], weights[2], biases[0], "tb", 0.0, False, out=out
+        )
+        torch.ops.sassafras.joined(half(4, 64), *weights, None, None, None, norm)
+        torch.ops.sassafras.joined(half(4, 64), *weights, constant=True)
+    finally:
+        room.watch(None)
+    products = [Product(Shape(4, 144, 64), "tn", "fp16", bias, None, False, False) for bias in (False, True)]
+    assert recorder.calls == dict.fromkeys(products, 1) and recorder.others == 2
 
 
 def test_both_launchers_read_alike(install: Install) -> None:
