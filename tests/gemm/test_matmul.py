@@ -206,7 +206,7 @@ def quiet(call: Callable[[], Any]) -> Any:
 )
 def test_what_is_not_supported_is_said_once(engine: Planner, what: str, make: Callable[[], Any]) -> None:
     a, b = make()
-    with pytest.warns(RuntimeWarning, match=r"sassafras.matmul: .*torch.matmul runs instead") as seen:
+    with pytest.warns(RuntimeWarning, match=r"sassafras.matmul: .*torch runs instead") as seen:
         result = room.matmul(a, b)
     assert [w.filename for w in seen] == [__file__], "it points to the caller"
     assert torch.equal(result, torch.matmul(a, b))
@@ -461,9 +461,7 @@ def test_a_table_that_is_none_is_said_once(install: Install, monkeypatch: pytest
     monkeypatch.setenv("SASSAFRAS_GEMM_TABLE", "/no/table.json")
     install(table=None)
     a, b = half(32, 64), half(64, 48)
-    with pytest.warns(
-        RuntimeWarning, match=r"SASSAFRAS_GEMM_TABLE=/no/table\.json: .*torch\.matmul runs instead"
-    ):
+    with pytest.warns(RuntimeWarning, match=r"SASSAFRAS_GEMM_TABLE=/no/table\.json: .*torch runs instead"):
         assert torch.equal(room.matmul(a, b), torch.matmul(a, b))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

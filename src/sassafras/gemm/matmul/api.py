@@ -415,11 +415,15 @@ def _ours(a: Any, b: Any, *, say: bool) -> bool:
     return True
 
 
+def fell_back(operator: str) -> None:
+    """Say, once, that torch computes what a graph was compiled to have from a kernel of ours."""
+    if not _suspended:
+        _warn(operator, f"no kernel of ours served sassafras::{operator} in a compiled graph")
+
+
 def _warn(kind: str, text: str, level: int = 5) -> None:
     with _once:
         new = kind not in _warned
         _warned.add(kind)
     if new:
-        warnings.warn(
-            f"sassafras.matmul: {text}; torch.matmul runs instead", RuntimeWarning, stacklevel=level
-        )
+        warnings.warn(f"sassafras.matmul: {text}; torch runs instead", RuntimeWarning, stacklevel=level)

@@ -70,6 +70,7 @@ def _into(a: Any, b: Any, second: Any, *rest: Any, out: Any) -> None:
     given = dict(zip((_LETTERS[letter] for letter in letters), tensors, strict=True))
     call = JoinedCall(a, b, second, eps=eps, constant=constant, **given)
     if not _launched(call, out):
+        api.fell_back("joined")
         out.copy_(_by_torch(*call))
 
 

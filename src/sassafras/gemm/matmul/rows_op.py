@@ -61,6 +61,7 @@ def _norm_run(a: Any, norm: Any, eps: float, constant: bool = False) -> Any:
 
 def _norm_into(a: Any, norm: Any, eps: float, constant: bool, *, out: Any) -> None:
     if not _launched(False, a, norm, out, eps, constant):
+        api.fell_back("rms_norm")
         out.copy_(_norm_by_torch(a, norm, eps))
 
 
@@ -82,6 +83,7 @@ def _gated_run(gate: Any, up: Any = None) -> Any:
 
 def _gated_into(gate: Any, up: Any = None, *, out: Any) -> None:
     if not _launched(True, gate, up, out):
+        api.fell_back("gated")
         out.copy_(swiglu.gated(gate, up))
 
 
