@@ -313,8 +313,10 @@ def test_what_no_kernel_serves_is_composed(install: Install, library: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["python", "compiled"])
-def test_a_kernel_that_cannot_be_loaded_is_torchs(install: Install, library: Path, kind: str) -> None:
-    """A GPU without memory left, a damaged file: calls are served, and compiled models too."""
+def test_a_kernel_that_cannot_be_loaded_is_torchs(
+    install: Install, library: Path, graphs: list[Any], kind: str
+) -> None:
+    """A GPU without memory left, a damaged file: calls are served, and compiled models too, as they were."""
     streams(engine := install(kind))
     (weights, _, norm), state = drawn(), stand_in.state_of(library)
     network = sassafras.accelerate(Attends(norm=False).half().requires_grad_(False))
@@ -332,6 +334,8 @@ def test_a_kernel_that_cannot_be_loaded_is_torchs(install: Install, library: Pat
     finally:
         state.fail_loading = 0
     assert before < ours == launches(library)
+    put = {n.target for n in graphs[-1]} & inductor_graph._PUT
+    assert graphs and not put, "what surrounds a product of torch's is Inductor's"
     assert any("cuModuleLoadData: CUDA error 2" in note for note in engine.notes)
 
 
