@@ -28,6 +28,7 @@ struct State {
     void *stream_before = nullptr, *workspace = nullptr, *workspace_before = nullptr;
     unsigned grid_before[3] = {};
     int failing_thread = 0; // only its launches fail; 0: those of all
+    int fail_loading = 0;
 } state;
 std::mutex guard; // of everything here that threads share
 using Locked = std::lock_guard<std::mutex>;
@@ -175,6 +176,7 @@ int cuModuleLoadData(void **module, const void *image) {
     const Locked locked(guard);
     ++state.loads;
     state.relaxed_loads += capture_mode == 2;
+    if (state.fail_loading) return state.fail_loading;
     return *module = &state, std::memcmp(image, "\x7f" "ELF", 4) ? BAD_IMAGE : 0;
 }
 int cuModuleGetFunction(void **function, void *module, const char *name) {

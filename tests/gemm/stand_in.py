@@ -29,6 +29,7 @@ class State(ctypes.Structure):
         ("all_shared", ctypes.c_int), ("overlap_before", ctypes.c_int), ("stream_before", ctypes.c_void_p),
         ("workspace", ctypes.c_void_p), ("workspace_before", ctypes.c_void_p),
         ("grid_before", ctypes.c_uint * 3), ("failing_thread", ctypes.c_int),
+        ("fail_loading", ctypes.c_int),
     ]  # fmt: skip
 
 

@@ -23,7 +23,8 @@ from sassafras.gemm.matmul.joined_problem import JoinedCall, read_joined  # noqa
 from sassafras.gemm.matmul.joined_problem import apart as apart_of  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.matmul.problem import DTYPES, Problem  # noqa: E402
-from sassafras.gemm.problem.shape import Shape  # noqa: E402
+from sassafras.gemm.matmul.recorder import Recorder  # noqa: E402
+from sassafras.gemm.problem.shape import Product, Shape  # noqa: E402
 from sassafras.gemm.select.selector import Choice  # noqa: E402
 
 from . import stand_in  # noqa: E402
@@ -311,6 +312,53 @@ def test_what_no_kernel_serves_is_composed(install: Install, library: Path) -> N
     assert launches(library) == before
 
 
+@pytest.mark.parametrize("kind", ["python", "compiled"])
+def test_a_kernel_that_cannot_be_loaded_is_torchs(
+    install: Install, library: Path, graphs: list[Any], kind: str
+) -> None:
+    """A GPU without memory left, a damaged file: calls are served, and compiled models too, as they were."""
+    streams(engine := install(kind))
+    (weights, _, norm), state = drawn(), stand_in.state_of(library)
+    network = sassafras.accelerate(Attends(norm=False).half().requires_grad_(False))
+    x, before = half(4, 64), launches(library)
+    right = network(x).double()
+    engine.forget()
+    engine._functions.clear()
+    state.fail_loading, ours = 2, launches(library)
+    try:
+        assert close(torch.ops.sassafras.joined(x, *weights), wanted(x, weights))
+        normed = torch.nn.functional.rms_norm(x, (64,), norm, 1e-5).double()
+        assert close(torch.ops.sassafras.rms_norm(x, norm, 1e-5), normed)
+        torch._dynamo.reset()
+        assert close(torch.compile(network, fullgraph=True, dynamic=False)(x), right)
+    finally:
+        state.fail_loading = 0
+    assert before < ours == launches(library)
+    put = {n.target for n in graphs[-1]} & inductor_graph._PUT
+    assert graphs and not put, "what surrounds a product of torch's is Inductor's"
+    assert any("cuModuleLoadData: CUDA error 2" in note for note in engine.notes)
+
+
+def test_calls_are_recorded(install: Install) -> None:
+    """As one product of all columns, which the chooser is asked for; behind a norm, or with weights that are
+    read early, as others."""
+    streams(install("compiled"))
+    weights, biases, norm = drawn()
+    try:
+        room.watch(recorder := Recorder())
+        torch.ops.sassafras.joined(half(2, 2, 64), *weights)
+        out = half(4, 144)
+        torch.ops.sassafras.joined.into(
+            half(4, 64), *weights[:2], weights[2], biases[0], "tb", 0.0, False, out=out
+        )
+        torch.ops.sassafras.joined(half(4, 64), *weights, None, None, None, norm)
+        torch.ops.sassafras.joined(half(4, 64), *weights, constant=True)
+    finally:
+        room.watch(None)
+    products = [Product(Shape(4, 144, 64), "tn", "fp16", bias, None, False, False) for bias in (False, True)]
+    assert recorder.calls == dict.fromkeys(products, 1) and recorder.others == 2
+
+
 def test_both_launchers_read_alike(install: Install) -> None:
     """A call without a plan is told as a problem, as stand-ins without memory have it; or no plan can."""
     launchers_ = [install(kind).launcher for kind in ("python", "compiled")]
@@ -515,6 +563,29 @@ def test_what_others_read_lies_as_it_did(install: Install, graphs: list[Any]) ->
     for mine, other in zip(torch.compile(parts, fullgraph=True, dynamic=False)(x), parts(x), strict=True):
         assert close(mine, other.double())
     assert [len(call.weights) for call in calls_of(graphs)] == [2]
+
+
+def test_rows_are_no_part_of_a_larger_result(install: Install, library: Path, graphs: list[Any]) -> None:
+    """Inductor computes what is concatenated within the result, with gaps, which no kernel reads there."""
+    streams(install("compiled"))
+    network = sassafras.accelerate(Attends(norm=False).half().requires_grad_(False))
+
+    def joins(x: Any) -> Any:
+        y, z = torch.tanh(network.first(x)), torch.cos(x)
+        return torch.cat([z, y], -1), network.q(y).sin(), network.k(y).sin()
+
+    def adds(x: Any) -> Any:
+        y, z = torch.tanh(network.first(x)), torch.cos(x)
+        return torch.cat([z, y], -1), network.o(z) + y
+
+    for function in (joins, adds):
+        for shape in ((5, 64), (2, 3, 64)):
+            torch._dynamo.reset()
+            x = half(*shape)
+            right = [t.double() for t in function(x)]
+            before = launches(library)
+            found = torch.compile(function, fullgraph=True, dynamic=False)(x)
+            assert all(map(close, found, right)) and launches(library) == before + 2
 
 
 def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

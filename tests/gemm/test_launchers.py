@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import random
 import warnings
 from pathlib import Path
 from typing import Any
@@ -203,6 +205,106 @@ def test_where_a_pairs_result_may_lie(launcher: Any) -> None:
         out = memory[first : first + 128].view(4, 32)
         key = launcher.key(half(4, 64), gate.t(), out, None, NUMBERS[SWIGLU], 1.0, 1.0, up.t())
         assert (key is not None) == free
+
+
+def reach(tensor: Any) -> int:
+    """Bytes from a tensor's first to its last."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return 2 * (1 + sum((extent - 1) * stride for extent, stride in pairs))
+
+
+def apart(out: Any, tensors: tuple[Any, ...]) -> bool:
+    """Whether a result shares no range of memory with any of these."""
+    return not any(
+        out.data_ptr() < t.data_ptr() + reach(t) and t.data_ptr() < out.data_ptr() + reach(out)
+        for t in tensors
+        if t is not None
+    )
+
+
+class Drawn:
+    """Operands drawn within one memory; `clear`: the same lines in another one."""
+
+    def __init__(self) -> None:
+        self.random, self.memory, self.other = random.Random(1), half(40_000), half(40_000)
+
+    def matrix(self, *shape: int, transposed: bool = False, tight: bool = False) -> Any:
+        """Of a batch, perhaps with gaps between lines and matrices, perhaps expanded."""
+        draw, (*leading, rows, columns) = self.random, shape
+        lines, width = (columns, rows) if transposed else (rows, columns)
+        line = width if tight else width + draw.choice((0, 0, 8, 3))
+        step, strides = lines * line + (0 if tight else draw.choice((0, 0, 8, 40))), [line, 1]
+        for extent in reversed(leading):
+            strides.insert(0, step)
+            step *= extent
+        if not tight and draw.random() < 0.2:
+            strides[:-2] = [0] * len(leading)
+        at = 8 * draw.randrange(300) + draw.choice((0, 0, 0, 1))
+        made = self.memory.as_strided((*leading, lines, width), strides, at)
+        return made.mT if transposed else made
+
+    def vector(self, length: int, share: float) -> Any:
+        """Or None."""
+        at = 8 * self.random.randrange(300)
+        return self.memory[at : at + length] if self.random.random() < share else None
+
+    def lines(self, *shape: int) -> Any:
+        """Without gaps."""
+        at = 8 * self.random.randrange(700)
+        return self.memory[at : at + math.prod(shape)].view(shape)
+
+    def clear(self, tensor: Any) -> Any:
+        return self.other.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def test_a_product_is_served_wherever_its_result_lies_apart(launchers: dict[str, Any]) -> None:
+    drawn, seen = Drawn(), set()
+    draw = drawn.random
+    for _ in range(4000):
+        leading = draw.choice(((), (), (2,), (3,), (2, 2), (1,)))
+        m, n, k = draw.choice((1, 2, 5, 9)), draw.choice((2, 16, 24)), draw.choice((1, 8, 24))
+        a = drawn.matrix(*leading, m, k, transposed=draw.random() < 0.2)
+        b = drawn.matrix(*draw.choice(((), leading)), k, n, transposed=draw.random() < 0.7)
+        activation, width, addend = draw.choice((0, 0, 1, NUMBERS[SWIGLU])), n, None
+        if activation == NUMBERS[SWIGLU] and draw.random() < 0.6:
+            addend = drawn.memory.as_strided(b.shape, b.stride(), 8 * draw.randrange(300))
+        elif activation == NUMBERS[SWIGLU]:
+            width = n // 2
+        elif draw.random() < 0.3:
+            addend = drawn.matrix(*leading, m, n, tight=True)
+        bias, norm = drawn.vector(n, 0.3), drawn.vector(k, 0.2)
+        out = drawn.matrix(*leading, m, width, transposed=draw.random() < 0.2, tight=draw.random() < 0.5)
+        more = bias, activation, 1.0, float(addend is not None), addend, norm
+        here, there = ([x.key(a, b, c, *more) for x in launchers.values()] for c in (out, drawn.clear(out)))
+        right = there[0] is not None and apart(out, (a, b, bias, addend, norm))
+        assert here[0] == here[1] and there[0] == there[1] and (here[0] is not None) == right, (a, b, out)
+        seen.add((there[0] is not None, right))
+    assert len(seen) == 3
+
+
+def test_rows_are_served_wherever_their_result_lies_apart(launchers: dict[str, Any]) -> None:
+    drawn = Drawn()
+    draw = drawn.random
+    for _ in range(2000):
+        leading, k, gap = draw.choice(((), (1,), (3,), (2, 2))), draw.choice((8, 24)), draw.choice((0, 8))
+        widths = [draw.choice((16, 32)) for _ in range(draw.choice((2, 3)))]
+        weights = [drawn.memory.as_strided((k, w), (1, k + gap), 8 * draw.randrange(300)) for w in widths]
+        biases, none = [drawn.vector(w, 0.3) for w in widths], [None] * (3 - len(widths))
+        joined = [drawn.lines(*leading, k), *weights, *none, *biases, *none, drawn.vector(k, 0.4)]
+        gated, alone = draw.choice(((True, False), (True, True), (False, False)))
+        other = None if alone else drawn.lines(*(leading if gated else ()), 2 * k)
+        rows = [drawn.lines(*leading, 2 * k), other]
+        for name, ahead, operands, width in (
+            ("joined", (), joined, sum(widths)),
+            ("rows", (gated,), rows, k + k * (not alone)),
+        ):
+            out = drawn.lines(*leading, width)
+            here, there = (
+                [getattr(x, name)(*ahead, *operands, c, 1e-5, False) for x in launchers.values()]
+                for c in (out, drawn.clear(out))
+            )
+            assert here[0] == here[1] and there[0] == there[1] and there[0] is not None
+            assert (here[0] is not None) == apart(out, tuple(operands)), (name, operands, out)
 
 
 # --- what comes out ----------------------------------------------------------------------------

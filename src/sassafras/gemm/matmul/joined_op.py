@@ -11,7 +11,7 @@ import torch
 
 from . import api, torch_op
 from .composed import composed
-from .joined_problem import JoinedCall, read_joined
+from .joined_problem import JoinedCall, apart, read_joined
 
 #: the letter of each optional tensor in what a program of Inductor's calls
 _LETTERS = {"t": "third", "b": "bias", "s": "second_bias", "h": "third_bias", "n": "norm"}
@@ -42,6 +42,8 @@ def _launched(call: JoinedCall, out: Any) -> bool:
     """Whether a kernel was launched that writes `out`."""
     if (engine := api._engine) is None or api.suspended():
         return False
+    if api._recorder is not None and (found := read_joined(call, out, engine.torch.device_type)):
+        api._recorder.count(apart(found[0])[0])  # what the chooser is asked for
     asked = *call[:8], out, *call[8:]
     result = engine.launcher.joined(*asked)
     if isinstance(result, tuple):

@@ -167,14 +167,18 @@ class Planner:
         problem = Problem(*key)
         with self._lock:
             self.launcher.add_torch(problem)  # until its kernel is there
-            if (found := self._for_rows(problem)) is None:
+            try:
+                if (found := self._for_rows(problem)) is None:
+                    return False
+                instance, made = found
+                code, _ = self._code(instance, lambda: self.launcher.remove(problem))
+                if code is None:
+                    return False
+                function = self._function(problem.device, instance, code)
+                context = self.driver.context(problem.device)
+            except SassafrasError as error:
+                self.note(f"{problem.shape}: {error}")
                 return False
-            instance, made = found
-            code, _ = self._code(instance, lambda: self.launcher.remove(problem))
-            if code is None:
-                return False
-            function = self._function(problem.device, instance, code)
-            context = self.driver.context(problem.device)
             self.launcher.add_kernel(problem, context, (function,), made)
             return True
 
