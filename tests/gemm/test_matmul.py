@@ -614,6 +614,4 @@ def test_the_example_runs_without_a_gpu(tmp_path: Path) -> None:
     command = [sys.executable, str(root / "examples/matmul.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("loss ") and (
-        torch.cuda.is_available() or "torch runs" in done.stderr
-    )
+    assert done.stdout.startswith("loss ") and (torch.cuda.is_available() or "torch runs" in done.stderr)
