@@ -17,6 +17,7 @@ from sassafras.gemm.configs.stream import StreamConfig, StreamInstance  # noqa: 
 from sassafras.gemm.matmul import api, joined_op, layers  # noqa: E402
 from sassafras.gemm.matmul.joined_problem import JoinedCall, read_joined  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
+from tests.gpu.test_layer_gpu import same_bits_in_replays  # noqa: E402
 from tests.gpu.test_stream_gpu import DTYPES, drawn, engine  # noqa: E402
 
 __all__ = ["engine"]  # a fixture
@@ -179,11 +180,5 @@ def test_compiled_layers_are_joined(
     assert places == [parameter.data_ptr() for parameter in network.parameters()]
     error, others = ((y.double() - wanted).square().mean().sqrt() for y in (first, plain))
     assert float(error) <= 1.5 * float(others)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        out = compiled(x)
-    for _ in range(200):
-        out.zero_()
-        captured.replay()
-        assert torch.equal(out, first)
+    same_bits_in_replays(compiled, x, first)
     layers.restore(network)

@@ -130,6 +130,17 @@ def test_weights_written_before_the_launch_ahead_are_read_whole(engine: Any, gra
     assert int(wrong) == 0
 
 
+def same_bits_in_replays(compiled: Any, x: Any, first: Any) -> None:
+    """200 replays of a captured call have the bits of `first`."""
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        out = compiled(x)
+    for _ in range(200):
+        out.zero_()
+        captured.replay()
+        assert torch.equal(out, first)
+
+
 def early_config(rows: int, dtype: str, slices: int, pdl: bool) -> Any:
     """A kernel for so many rows that can read its weights early, split over k or not."""
     if rows <= 8:
@@ -323,11 +334,5 @@ def test_compiled_blocks_are_chains_of_launches(
     assert launched == (({False} if rows == 8 else set()) if fused else {False, True})
     error, others = ((y.double() - wanted).square().mean().sqrt() for y in (first, plain))
     assert float(error) <= 1.5 * float(others)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        out = compiled(x)
-    for _ in range(200):
-        out.zero_()
-        captured.replay()
-        assert torch.equal(out, first)
+    same_bits_in_replays(compiled, x, first)
     layers.restore(network)
