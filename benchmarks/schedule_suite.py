@@ -375,9 +375,7 @@ def main() -> None:
         (*item, budget, seed, newest, options.out, until, search, tests, options.profile)
         for item, seed, search in tasks
     ]
-    environment: dict[str, Any] = {}
-    for row in rows:
-        environment = row.pop("environment", None) or environment
+    measured = [row.pop("environment", None) for row in rows]
     for index, row in per_gpu(one, arguments, options.gpus):
         if row is None:
             print("/".join(items[index][:2]) + ": no time left")
@@ -385,13 +383,15 @@ def main() -> None:
         if isinstance(row, Exception):
             row = dict(zip(("kernel", "shape", "odd"), items[index], strict=True)) | {"error": repr(row)}
             row |= {"strategy": tasks[index][2]["label"], "seed": tasks[index][1]}
-        environment = row.pop("environment", None) or environment
+        measured.append(row.pop("environment", None))
         rows.append(row)
         print(f"{row['kernel']}/{row['shape']}: {row.get('summary') or row.get('error')}", flush=True)
     order = {item[:2]: n for n, item in enumerate(which)}
     rows.sort(key=lambda r: order.get((r["kernel"], r["shape"]), len(order)))
     summary = by_search(rows) if options.preset else summarise(rows)
-    path = write(name, rows, summary, environment, seed=options.seed, out=options.out)
+    environment = one_gpu(measured)
+    commits = environment.get("commit")
+    path = write(name, rows, summary, environment, seed=options.seed, out=options.out, commits=commits)
     print(json.dumps(summary, indent=1), f"\nwrote {path.name}")
 
 
