@@ -231,6 +231,11 @@ def test_one_launch(install: Install, library: Path, kind: str, dtype: Any) -> N
                 result, calls = torch.ops.sassafras.joined(x, *given, constant), calls + 1
                 assert close(result, wanted(x, of, added, gamma, eps)) and result.is_contiguous()
     assert launches(library) == before + calls, room.status()["problems"]
+    said = room.status()["rows"]
+    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    assert {(row["what"], row["dtype"]) for row in said} == {("joined", name)}
+    assert {row["shape"] for row in said} >= {"7x144x64", "1x48x64", "5x128x64"}
+    assert all(row["kernel"].startswith("js_tn") for row in said)
 
 
 @pytest.mark.parametrize("kind", ["python", "compiled"])

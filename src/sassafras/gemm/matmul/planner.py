@@ -36,10 +36,12 @@ from .joined_problem import JOINED, apart
 from .launcher_python import KernelLauncher, PythonLauncher, Torch, compiled
 from .loading import deciding_digest, load_table
 from .plan import KernelPlan, first_legal, plan, plan_alone, plan_joined, why_illegal
-from .problem import BETA, BIAS, CONSTANT, DTYPES, GATED, MatmulCall, Problem, read
+from .problem import BETA, BIAS, CONSTANT, DTYPES, GATED, RMS_NORM, MatmulCall, Problem, read
 
 #: cubins that come with the package, named as in the cache; there may be none
 SHIPPED = DATA / "cubins"
+#: `Problem.transposed` -> what `status` calls it
+_ROWS = {JOINED: "joined", GATED: "gated", RMS_NORM: "rms_norm"}
 
 
 @dataclass(slots=True)
@@ -81,6 +83,7 @@ class Planner:
         self.driver, self.torch, self.cache = driver, torch, cache
         self.launcher: Any = PythonLauncher(driver, torch)
         self.served: dict[Problem, Choice] = {}
+        self._rows: dict[Problem, str | None] = {}
         self.notes: list[str] = []
         self._table, self._background = table, background
         #: for tests: one of our kernels serves whatever any of them can run, however slowly
@@ -167,6 +170,7 @@ class Planner:
         problem = Problem(*key)
         with self._lock:
             self.launcher.add_torch(problem)  # until its kernel is there
+            self._rows[problem] = None
             try:
                 if (found := self._for_rows(problem)) is None:
                     return False
@@ -180,6 +184,7 @@ class Planner:
                 self.note(f"{problem.shape}: {error}")
                 return False
             self.launcher.add_kernel(problem, context, (function,), made)
+            self._rows[problem] = instance.name
             return True
 
     def _for_rows(self, problem: Problem) -> tuple[Instance, KernelPlan] | None:
@@ -371,6 +376,7 @@ class Planner:
         with self._lock:
             self._gpus.clear()
             self.served.clear()
+            self._rows.clear()
             self.launcher.forget()
 
     def note(self, text: str) -> None:
@@ -411,6 +417,11 @@ class Planner:
                         "why": s.why,
                     }
                     for p, s in self.served.items()
+                ],
+                "rows": [
+                    {"what": _ROWS[p.transposed], "kernel": name}
+                    | {"shape": str(p.shape), "dtype": DTYPES[p.dtype]}
+                    for p, name in self._rows.items()
                 ],
                 "notes": list(self.notes),
             }
