@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import re
 import struct
-import subprocess
-import tempfile
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 
 from sassafras.sass.cubin import Cubin
+from sassafras.sass.disassembly import Refused, printed
 from sassafras.sass.tools import find_all
 
 #: where each register file begins in the model's own numbering
@@ -95,8 +92,8 @@ def listing(data: bytes, name: str) -> Listing:
     """
     cubin = Cubin.parse(data)
     entry = cubin.entries[name]
-    printed = _printed(_spared(cubin), cubin.abi_version >= 8)
-    lines, labels = _section(printed, name)
+    output = _printed(_spared(cubin), cubin.abi_version >= 8)
+    lines, labels = _section(output, name)
     count = entry.text.size // 16
     words = struct.unpack(f"<{2 * count}Q", entry.text.data)
     ops, control = [], []
@@ -135,18 +132,12 @@ def _spared(cubin: Cubin) -> bytes:
     return bytes(data)
 
 
-@lru_cache(maxsize=8)
 def _printed(data: bytes, new: bool) -> str:
     tools = sorted(find_all("nvdisasm"), key=lambda tool: (tool.major >= 13) != new)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "k.cubin")
-        path.write_bytes(data)
-        for tool in tools:
-            command = [str(tool.path), "-c", "-plr", "-lrm", "narrow", str(path)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace")
-            if done.returncode == 0 and "analysis" not in done.stderr:
-                return done.stdout
-    raise Unread("no nvdisasm prints live registers of this cubin")
+    try:
+        return printed(data, tuple(tools))[1]
+    except Refused:
+        raise Unread("no nvdisasm prints live registers of this cubin") from None
 
 
 Row = tuple[str, frozenset[int], frozenset[int]]

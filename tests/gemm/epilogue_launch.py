@@ -97,6 +97,8 @@ JOINED = [
     JoinedEarlyInstance("tn", 64, 48, 3, epilogue=True, k_blocks=2),
     JoinedEarlyInstance("tn", 64, 32, 3, dtype="bf16", epilogue=True),
 ]
+#: of theirs the ring for one product that is not above
+ALONE = [EarlyInstance("tn", 64, 32, 3, dtype="bf16", epilogue=True)]
 
 
 @dataclass(frozen=True)
@@ -269,7 +271,7 @@ def _gaps(matrices: np.ndarray, gap: int) -> np.ndarray:
 
 def build(
     shared: Path,
-    instances: Sequence[Instance] = (*INSTANCES, *EARLY, *NORMED, *PAIRS, *JOINED),
+    instances: Sequence[Instance] = (*INSTANCES, *EARLY, *NORMED, *PAIRS, *JOINED, *ALONE),
     edit: Callable[[str], str] = lambda text: text,
 ) -> Emulator:
     """Compile the emulator for these instances, once a run; `edit` spoils the kernels' text.

@@ -27,7 +27,7 @@ from sassafras.gemm.matmul.recorder import Recorder  # noqa: E402
 from sassafras.gemm.problem.shape import Product, Shape  # noqa: E402
 from sassafras.gemm.select.selector import Choice  # noqa: E402
 
-from . import stand_in  # noqa: E402
+from . import graph_alone, stand_in  # noqa: E402
 from .epilogue_launch import JOINED, Case, Emulator, build  # noqa: E402
 from .hopper_launch import EAGER, LATE, RANDOM  # noqa: E402
 from .test_layer import exact, graphs, streams  # noqa: E402
@@ -81,8 +81,7 @@ def found(folder: Path, rows: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def emulator(shared: Path) -> Emulator:
-    more = [apart(StreamConfig(instance)).instance for instance in JOINED]
-    return build(shared, (*JOINED, *more))
+    return build(shared)
 
 
 @needs_compiler
@@ -335,7 +334,9 @@ def test_a_kernel_that_cannot_be_loaded_is_torchs(
         normed = torch.nn.functional.rms_norm(x, (64,), norm, 1e-5).double()
         assert close(torch.ops.sassafras.rms_norm(x, norm, 1e-5), normed)
         torch._dynamo.reset()
-        assert close(torch.compile(network, fullgraph=True, dynamic=False)(x), right)
+        assert close(
+            torch.compile(network, backend=graph_alone.backend, fullgraph=True, dynamic=False)(x), right
+        )
     finally:
         state.fail_loading = 0
     assert before < ours == launches(library)
@@ -445,14 +446,27 @@ def test_gradients_are_torchs(install: Install) -> None:
 # --- compiled models ---------------------------------------------------------------------------------------
 
 
+class Reads(torch.nn.Module):
+    """A layer ahead, and three that share their rows, read by one behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(64, 64, bias=False)
+        self.q, self.k, self.v, self.o = (torch.nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        y = torch.tanh(self.first(x))
+        return x + self.o(self.q(y) * self.k(y) + self.v(y).sin())
+
+
 class Attends(torch.nn.Module):
     """A layer ahead, a norm or none, queries, keys and values that are read as attention does."""
 
-    def __init__(self, norm: bool = True, bias: bool = False, heads: int = 2) -> None:
+    def __init__(self, norm: bool = True, bias: bool = False) -> None:
         super().__init__()
         self.first = torch.nn.Linear(64, 64, bias=False)
         self.norm = torch.nn.RMSNorm(64, eps=1e-5) if norm else torch.nn.Identity()
-        self.q, self.k, self.v = (torch.nn.Linear(64, n, bias=bias) for n in (64, 16 * heads, 16 * heads))
+        self.q, self.k, self.v = (torch.nn.Linear(64, n, bias=bias) for n in (64, 32, 32))
         self.o = torch.nn.Linear(64, 64, bias=not norm)
 
     def forward(self, x: Any) -> Any:
@@ -510,7 +524,7 @@ def test_weights_that_a_graph_views_later_are_viewed_sooner(
         return torch.cat([2 * network.q(y), 3 * network.k(y), 4 * network.v(y)], -1)
 
     results = []
-    for function in (parts, torch.compile(parts, fullgraph=True, dynamic=False)):
+    for function in (parts, torch.compile(parts, backend=graph_alone.backend, fullgraph=True, dynamic=False)):
         x = half(5, 64).requires_grad_()
         y = function(x)
         y.sum().backward()
@@ -617,7 +631,7 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: py
         right = function(x)
         for mine, before in zip(network.parameters(), kept, strict=True):
             mine.copy_(before)
-        found = torch.compile(function, fullgraph=True, dynamic=False)(x)
+        found = torch.compile(function, backend=graph_alone.backend, fullgraph=True, dynamic=False)(x)
         for mine, other in zip(found, right, strict=True):
             assert close(mine, other.double())
         for mine, before in zip(network.parameters(), kept, strict=True):
@@ -698,7 +712,7 @@ def test_more_rows_are_one_launch(
 ) -> None:
     """Split-K tiles, each of one part."""
     torch.manual_seed(1)
-    network = Attends(bias=True, heads=4).to(dtype).requires_grad_(False)
+    network = Reads().to(dtype).requires_grad_(False)
     x, before = half(rows, 64, dtype=dtype), launches(library)
     right = network.double()(x.double())
     network.to(dtype)

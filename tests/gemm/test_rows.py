@@ -25,7 +25,7 @@ from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.matmul.problem import CONSTANT, Problem, read_rows  # noqa: E402
 from sassafras.gemm.select.selector import Choice  # noqa: E402
 
-from . import stand_in  # noqa: E402
+from . import graph_alone, stand_in  # noqa: E402
 from .hopper_launch import HERE, emulated, rounded, spoiling, values  # noqa: E402
 from .test_layer import Block, Spelled, graphs  # noqa: E402
 from .test_matmul_fused import Install, cache, close, engine, half, install, launches, library  # noqa: E402
@@ -363,7 +363,7 @@ def test_what_a_graph_keeps(early: Planner, graphs: list[Any]) -> None:
     def put(function: Any, x: Any, **options: Any) -> set[str]:
         torch._dynamo.reset()
         graphs.clear()
-        result = torch.compile(function, fullgraph=True, **options)(x)
+        result = torch.compile(function, backend=graph_alone.backend, fullgraph=True, **options)(x)
         assert close(result, function(x).double())
         return {str(n.target).split(".")[1] for n in graphs[-1] if "sassafras" in str(n.target)}
 

@@ -197,11 +197,11 @@ class Feed(nn.Module):
 
 
 @pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Any]]:
-    """Graphs as the pass leaves them; no program is taken from a cache."""
+def graphs(monkeypatch: pytest.MonkeyPatch, shared: Path) -> Iterator[list[Any]]:
+    """Graphs as the pass leaves them; caches give kernels of C++, and no graphs."""
     import torch._inductor.config as settings
 
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(shared / "inductor"))
     torch._dynamo.reset()
     seen: list[Any] = []
     real = inductor_graph.rewrite

@@ -69,7 +69,7 @@ def test_kept_listings_are_of_the_same_cubin_and_whole(
     other = Cubin.parse(kernels.softmax_cubin(block=512))
 
     def read(one: Cubin) -> Any:
-        disassembly._printed.cache_clear()
+        disassembly.printed.cache_clear()
         return disassembly.disassemble(one).listings
 
     first, second = read(cubin), read(other)

@@ -81,8 +81,8 @@ def disassemble(cubin: Cubin) -> Disassembly:
         raise ToolMissing("nvdisasm was not found", hint="pip install triton, or nvidia-cuda-nvdisasm")
     chosen = tuple(_preferred(tools, cubin))
     try:
-        tool, output = _printed(_without_regcount_255(cubin), chosen)
-    except _Refused as refused:
+        tool, output = printed(_without_regcount_255(cubin), chosen)
+    except Refused as refused:
         raise DisassemblyError(
             f"no nvdisasm could analyse this cubin: {refused}",
             where=f"sm_{cubin.sm}, ABI version {cubin.abi_version}",
@@ -91,14 +91,14 @@ def disassemble(cubin: Cubin) -> Disassembly:
     return Disassembly(_target(output, cubin), tool, dict(_parsed(output)))
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """Each nvdisasm's complaint."""
 
 
 # a cubin is read several times in one job (by scheduler, validator, model), and nvdisasm takes most of that
 @lru_cache(maxsize=32)
-def _printed(data: bytes, tools: tuple[Tool, ...]) -> tuple[Tool, str]:
-    """The first of `tools` that can analyse this cubin, and what it prints; the folder may hold it."""
+def printed(data: bytes, tools: tuple[Tool, ...]) -> tuple[Tool, str]:
+    """The first of `tools` that can analyse this cubin (else `Refused`), and what it prints, perhaps kept."""
     folder = os.environ.get("SASSAFRAS_LISTINGS")
     if not folder:
         return _print(data, tools)
@@ -144,7 +144,7 @@ def _print(data: bytes, tools: tuple[Tool, ...]) -> tuple[Tool, str]:
                 return tool, run.stdout
             first = next((x for x in run.stderr.splitlines() if "error" in x), run.stderr[:200]).strip()
             complaints.append(f"nvdisasm {tool.version} ({tool.origin}): {first or f'exit {run.returncode}'}")
-    raise _Refused("; ".join(complaints))
+    raise Refused("; ".join(complaints))
 
 
 def _preferred(tools: tuple[Tool, ...], cubin: Cubin) -> list[Tool]:

@@ -26,6 +26,7 @@ _GPU = "NVIDIA H200"
 _HOPELESS = 2.0
 #: of another GPU's data set: times its best that a candidate may take, and that another kernel's fastest may
 _CLOSE, _OTHER_KERNEL = 1.06, 1.25
+_load = cache(TunedTable.load)  # a file has both layouts
 
 
 def _allowed(exclude: str) -> Callable[[Config], bool]:
@@ -66,22 +67,20 @@ def ranked(shape: Shape, layout: str) -> tuple[Config, ...]:
 
 
 @cache
-def _rows(layout: str) -> tuple[TableRow, ...]:
-    """Those of the shipped table where a kernel of ours won."""
+def _rows(layout: str) -> tuple[list[TableRow], np.ndarray]:
+    """Those of the shipped table where a kernel of ours won, and their extents (rows x 3)."""
     path = shipped_path(_GPU, part((layout,)))
-    rows = TunedTable.load(path).rows.values() if path.is_file() else ()
-    return tuple(row for row in rows if row.layout == layout and row.ours)
+    rows = _load(path).rows.values() if path.is_file() else ()
+    found = [row for row in rows if row.layout == layout and row.ours]
+    return found, np.array([(row.shape.m, row.shape.n, row.shape.k) for row in found]).reshape(-1, 3)
 
 
 def neighbours_winners(shape: Shape, layout: str, count: int = 4) -> list[Config]:
     """What won at the nearest shapes of the shipped table, as far as it is legal here."""
-    here = np.log2([shape.m, shape.n, shape.k])
-
-    def distance(row: TableRow) -> float:
-        return float(np.linalg.norm(np.log2([row.shape.m, row.shape.n, row.shape.k]) - here))
-
-    found = [row.ours[0][0] for row in sorted(_rows(layout), key=distance)[:count]]
-    plain = (replace(c, mode=PLAIN) for c in found)
+    rows, extents = _rows(layout)
+    apart = np.log2(extents) - np.log2([shape.m, shape.n, shape.k])
+    nearest = np.argsort(np.linalg.norm(apart, axis=1), kind="stable")[:count]
+    plain = (replace(rows[at].ours[0][0], mode=PLAIN) for at in nearest)
     return list(dict.fromkeys(c for c in plain if c.why_illegal(shape) is None))
 
 

@@ -27,6 +27,7 @@ def source(instance: Instance) -> str:
     return _paste(instance.source, frozenset())
 
 
+@lru_cache(maxsize=256)  # most instances include the same
 def _paste(text: str, seen: frozenset[str]) -> str:
     def include(match: re.Match[str]) -> str:
         name = match[1]
