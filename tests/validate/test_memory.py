@@ -104,7 +104,8 @@ ACCESSES = {
 }  # fmt: skip
 KEPT = [
     ("STG", "LDG"), ("LDG", "STG"), ("ST", "LDG"), ("LDG", "ST"), ("STG", "LD"), ("ST", "LDS"), ("STS", "LD"),
-    ("LDS", "ST"), ("STG", "ST"), ("ST", "LDL"), ("STS", "LDS"), ("LDS", "STS"), ("STS", "LDSM"), ("LDSM", "STS"),
+    ("LDS", "ST"), ("STG", "ST"), ("ST", "LDL"), ("STS", "LDS"), ("LDS", "STS"), ("STS", "LDSM"),
+    ("LDSM", "STS"),
     ("STSM", "LDS"), ("STSM", "LDSM"), ("LDS", "STSM"), ("LDGSTS", "STG"), ("LDGSTS", "LDS"),
     # atomics and .STRONG: nothing passes, of whatever memory
     ("LDS", "ATOMS"), ("LDG", "ATOMS"), ("ATOMG", "LDG"), ("LDG", "ATOMG"), ("LDG", "REDG"), ("REDG", "LDS"),
