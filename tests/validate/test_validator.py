@@ -13,6 +13,7 @@ import pytest
 from sassafras.core.errors import CubinError
 from sassafras.gemm.configs.registry import parse_instance
 from sassafras.sass import Control, Program
+from sassafras.sass.control import READ_BARRIER_SHIFT, STALL_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
 from sassafras.validate import Validator, validate
 from tests import kernels
 from tests.gemm.together import accepted, together
@@ -264,3 +265,29 @@ def test_damaged_candidates_are_judged_not_raised_over() -> None:
         assert report.ok or str(report)
         refused += not report.ok
     assert refused > 250
+
+
+def test_control_fields_that_no_compiler_emits_are_refused() -> None:
+    data = kernels.softmax_cubin()
+    program = Program.parse(data)
+    function = program.function()
+    validator = Validator(data)
+    load = next(i for i in function.instructions if i.base == "LDG" and i.control.write_barrier is not None)
+    add = next(i for i in function.instructions if i.base == "FADD" and i.control.stall >= 2)
+    nop = next(i for i in function.instructions if i.base == "NOP")
+
+    def kinds(index: int, at: int, width: int, value: int) -> set[str]:
+        high = [int(word) for word in function.words[:, 1]]
+        high[index] = high[index] & ~(((1 << width) - 1) << at) | value << at
+        report = validator.check(program.emit(function.name, np.arange(len(high)), np.array(high, np.uint64)))
+        return {v.kind for v in report.violations}
+
+    for at, width, value in (
+        (WRITE_BARRIER_SHIFT, 3, 0), (WRITE_BARRIER_SHIFT, 3, 6), (READ_BARRIER_SHIFT, 3, 0),
+        (READ_BARRIER_SHIFT, 3, 6), (STALL_SHIFT, 5, 0), (STALL_SHIFT, 5, 16), (STALL_SHIFT, 5, 28),
+        (62, 2, 1), (62, 2, 2),
+    ):  # fmt: skip
+        assert "encoding" in kinds(add.index, at, width, value), (at, value)
+    assert "encoding" in kinds(load.index, WRITE_BARRIER_SHIFT, 3, 6)
+    assert "encoding" in kinds(load.index, READ_BARRIER_SHIFT, 3, 6)
+    assert "encoding" in kinds(nop.index, WAIT_SHIFT, 6, 1)
