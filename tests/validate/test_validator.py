@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -291,3 +292,35 @@ def test_control_fields_that_no_compiler_emits_are_refused() -> None:
     assert "encoding" in kinds(load.index, WRITE_BARRIER_SHIFT, 3, 6)
     assert "encoding" in kinds(load.index, READ_BARRIER_SHIFT, 3, 6)
     assert "encoding" in kinds(nop.index, WAIT_SHIFT, 6, 1)
+
+
+def test_fences_keep_their_stalls_and_copies_their_scoreboards() -> None:
+    data = kernels.matmul_cubin()
+    program = Program.parse(data)
+    function, validator = program.function(), Validator(data)
+    fence = validator.analysis.fence
+    tried = Counter[str]()
+    for i in function.instructions:
+        stall, named = i.control.stall, i.base in ("LDGDEPBAR", "DEPBAR")
+        lower = edited(program, function.name, i.index, stall=stall - 1) if stall > 1 else data
+        other = edited(
+            program, function.name, i.index, write_barrier=4 if i.control.write_barrier != 4 else 5
+        )
+        for what, candidate, holds in (
+            ("than in the original", lower, fence[i.index] and stall > 1),
+            ("names a scoreboard in its operands", other, named),
+        ):
+            if holds:
+                tried[what] += 1
+                assert any(what in v.message for v in validator.check(candidate).violations), f"{i}: {what}"
+    assert min(tried.values()) > 3 and len(tried) == 2, tried
+
+
+def test_each_offset_record_follows_its_instruction() -> None:
+    data = kernels.softmax_cubin()
+    slots, validator = Program.parse(data).function().offset_slots, Validator(data)
+    assert len(slots) > 4
+    for at, offset in slots:
+        stale = bytearray(data)
+        struct.pack_into("<I", stale, at, offset + 16)
+        assert "info" in {v.kind for v in validator.check(bytes(stale)).violations}
