@@ -101,6 +101,9 @@ def test_an_oracle_that_misses_a_register_pins_the_instruction() -> None:
     i = next(i for i in function.instructions if i.base == "FADD" and len(i.reads) == 2)
     found = effects.read(i.guard, i.opcode, i.operands, i.low, i.high, frozenset(list(i.reads)[:1]), i.writes)
     assert "differ" in found.problem
+    more = i.writes | {7, 300}
+    found = effects.read(i.guard, i.opcode, i.operands, i.low, i.high, i.reads, more)
+    assert "differ" in found.problem and more <= found.writes  # what either reading names is kept
 
 
 def test_a_guard_that_the_encoding_contradicts_pins_the_instruction() -> None:

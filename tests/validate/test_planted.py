@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from sassafras.core import Kernel
-from sassafras.sass import Program
+from sassafras.sass import ARCHS, Program
+from sassafras.sass.latency import LatencyTable, opcode_key, slots
 from sassafras.schedule import ScheduleSpace
 from sassafras.schedule.spaces import space_of
 from sassafras.targets import load
@@ -19,6 +20,8 @@ from tests import kernels
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from planted import SOURCES, Subject, names, permutations, places, scoreboards, swaps, timing
+from planted.subject import STALL, put
+from planted.swaps import pairs
 
 
 def suite(name: str) -> bytes:
@@ -163,3 +166,91 @@ def test_what_goes_elsewhere_does_not_vouch() -> None:
     found = [m for m in planted if "another queue" in m.kind]
     assert {m.kind.split()[0] for m in found} == {"LDG", "S2R"}
     assert not [m.note for m in found if validator.check(m.cubin).ok]
+
+
+def shortened(s: Subject, run: list[int], cycles: int) -> bytes | None:
+    """The cubin in which the stalls of these instructions add up to so many cycles, if they can."""
+    high = list(s.high)
+    excess = sum(max(1, s.code[n].control.stall) for n in run) - cycles
+    for n in run:
+        stall = max(1, s.code[n].control.stall)
+        if excess > 0 and not s.still[n] and stall < 12:
+            cut = min(excess, stall - 1)
+            excess -= cut
+            high[n] = put(high[n], STALL, 4, stall - cut)
+    return None if excess else s.emit(s.identity(), high)
+
+
+@pytest.mark.parametrize(("case", "least"), [("scalar softmax", 4), ("sm_80", 5)])
+def test_where_no_distance_is_known_the_compilers_stays(case: str, least: int) -> None:
+    data = CASES[case]()
+    program = Program.parse(data)
+    s, validator = Subject(program, program.function().name), Validator(data)
+    table, tried = LatencyTable.load(ARCHS[program.arch].table), 0
+    for i, j, register in pairs(s, np.random.default_rng(2)):
+        run, a, b = range(i, j), s.code[i], s.code[j]
+        cycles = sum(max(1, s.code[n].control.stall) for n in run)
+        keys = [
+            ("raw", opcode_key(a.opcode), x.slot, opcode_key(b.opcode), y.slot)
+            for x in slots(a) for y in slots(b)
+            if x.register == y.register == register and x.write and not y.write
+        ]  # fmt: skip
+        if not keys or not s.fixed(i) or any(table.distance(*key) for key in keys) or tried >= least:
+            continue
+        if max(table.bound(*key) or 64 for key in keys) >= cycles:
+            candidate = shortened(s, list(run), cycles - 1)
+            if candidate is not None:
+                tried += 1
+                found = validator.check(candidate).violations
+                assert any("the original's" in v.message for v in found), f"{a.text} / {b.text}: {found}"
+    assert tried >= least
+
+
+def test_memory_keeps_its_distance_to_a_barrier() -> None:
+    tried = 0
+    for case in ("softmax", "HMMA", "sm_80", "scan of four warps"):
+        data = CASES[case]()
+        s, validator = Subject(Program.parse(data), Program.parse(data).function().name), Validator(data)
+        for start, end in s.blocks:
+            for bar in (n for n in range(start, end) if s.code[n].base == "BAR"):
+                accesses = (n for n in range(bar + 1, end) if s.touches(n) and s.code[n].guard != "!PT")
+                first = next(accesses, bar)
+                candidate = shortened(s, list(range(bar, first)), 5) if first > bar else None
+                if candidate is not None:
+                    tried += 1
+                    kinds = {v.kind for v in validator.check(candidate).violations}
+                    assert "spacing" in kinds, f"{case}: {s.code[first].text}"
+    assert tried
+
+
+def test_distances_are_kept_over_the_edges_of_blocks() -> None:
+    """Known ones, and the compiler's where none is known."""
+    tried = {True: 0, False: 0}
+    for data in (suite("gemv_int4"), CASES["scalar softmax"](), CASES["sm_80"]()):
+        program = Program.parse(data)
+        s, validator = Subject(program, program.function().name), Validator(data)
+        table = LatencyTable.load(ARCHS[program.arch].table)
+        for (start, end), block in zip(s.blocks, s.function.blocks, strict=True):
+            last = {r: i for i in range(start, end) for r in s.code[i].writes if not s.still[i]}
+            for first, stop in (s.blocks[m] for m in block.successors):
+                for j in range(first, min(stop, first + 6)):
+                    for i in {last.pop(r) for r in s.code[j].reads if r in last}:
+                        a, b = s.code[i], s.code[j]
+                        keys = [
+                            ("raw", opcode_key(a.opcode), x.slot, opcode_key(b.opcode), y.slot)
+                            for x in slots(a) for y in slots(b)
+                            if x.register == y.register and x.write and not y.write
+                        ]  # fmt: skip
+                        run = [*range(i, end), *range(first, j)]
+                        cycles = sum(max(1, s.code[n].control.stall) for n in run)
+                        known = [found.cycles for key in keys if (found := table.distance(*key))]
+                        if not s.fixed(i) or (
+                            not known and (cycles > 64 or any(table.bound(*k) for k in keys))
+                        ):
+                            continue
+                        if (
+                            candidate := shortened(s, run, (max(known) if known else cycles) - 1)
+                        ) is not None:
+                            tried[bool(known)] += 1
+                            assert not validator.check(candidate).ok, f"{a.text} / {b.text}"
+    assert min(tried.values()) > 1, tried

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from functools import lru_cache
 
@@ -159,3 +160,65 @@ def test_a_field_that_names_nothing_keeps_its_bits() -> None:
     report = Validator(data).via(changed)
     assert not report.ok
     assert "name no register" in str(report.violations[0])
+
+
+def test_equal_definitions_are_equal_values_on_every_path() -> None:
+    """Random programs under random names: where each read has the definitions that it had, it also finds, on
+    whichever path, what it found."""
+    rng, equal, names = random.Random(6), 0, (0, 1, 2, 256)
+    for _ in range(1500):
+        follow = [tuple(sorted({rng.randrange(5), rng.choice((n + 1, n + 2))})) for n in range(3)]
+        blocks = [
+            GraphBlock(*row)
+            for row in zip((0, 2, 3, 5, 6), (2, 3, 5, 6, 8), (*follow, (4,), ()), strict=True)
+        ]
+        one = [_random_effects(rng, names) for _ in range(8)]
+        two, wanted = _renamed_at_random(rng, one, (*names, 3)), reaching(one, blocks)
+        same = one != two and reaching(two, blocks) == wanted
+        equal += same
+        for _ in range(6):
+            path = [0]
+            while len(path) < 8 and blocks[path[-1]].follow:
+                path.append(rng.choice(blocks[path[-1]].follow))
+            seed = rng.randrange(1 << 30)
+            found = _supplied(one, blocks, path, random.Random(seed))
+            assert all(definition in wanted[read] for read, definition in found)
+            assert not same or _supplied(two, blocks, path, random.Random(seed)) == found
+    assert equal > 100, equal
+
+
+def _random_effects(rng: random.Random, names: tuple[int, ...]) -> Effects:
+    guard = 256 if rng.random() < 0.3 else None
+    accesses = [] if guard is None else [Access(guard, "G", False)]
+    accesses += [Access(r, "1", False) for r in rng.sample(names, rng.randrange(3))]
+    accesses += [Access(r, "0", True) for r in rng.sample(names, rng.choice((0, 1, 1, 2)))]
+    return Effects(tuple(accesses), guard, False, rng.random() < 0.1, "")
+
+
+def _renamed_at_random(rng: random.Random, code: list[Effects], names: tuple[int, ...]) -> list[Effects]:
+    """One name becomes another from some place to some other one, in reads behind the first and writes."""
+    old, new = rng.sample(names, 2)
+    start, end = sorted(rng.sample(range(len(code) + 1), 2))
+
+    def renamed(n: int, e: Effects) -> Effects:
+        swap = {True: {old: new} if start <= n < end else {}, False: {old: new} if start < n <= end else {}}
+        made = [Access(swap[a.write].get(a.register, a.register), a.slot, a.write) for a in e.accesses]
+        return Effects(tuple(made), e.guard, e.negated, e.never, "")
+
+    return [renamed(n, e) for n, e in enumerate(code)]
+
+
+def _supplied(
+    code: list[Effects], blocks: list[GraphBlock], path: list[int], rng: random.Random
+) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """(read, definition that supplies it) along a path; what is under a guard may or may not happen."""
+    state: dict[int, tuple[int, int]] = {}
+    found = []
+    for n in (n for b in path for n in range(blocks[b].start, blocks[b].end)):
+        e, happens = code[n], rng.random() < 0.5
+        found += [
+            ((n, k), state.get(a.register, (-1, a.register))) for k, a in enumerate(e.accesses) if not a.write
+        ]
+        if not e.never and (e.guard is None or happens):
+            state.update({a.register: (n, k) for k, a in enumerate(e.accesses) if a.write})
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from sassafras.core.errors import CubinError
 from sassafras.gemm.configs.registry import parse_instance
 from sassafras.sass import Control, Program
+from sassafras.sass.control import READ_BARRIER_SHIFT, STALL_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
 from sassafras.validate import Validator, validate
 from tests import kernels
 from tests.gemm.together import accepted, together
@@ -264,3 +266,61 @@ def test_damaged_candidates_are_judged_not_raised_over() -> None:
         assert report.ok or str(report)
         refused += not report.ok
     assert refused > 250
+
+
+def test_control_fields_that_no_compiler_emits_are_refused() -> None:
+    data = kernels.softmax_cubin()
+    program = Program.parse(data)
+    function = program.function()
+    validator = Validator(data)
+    load = next(i for i in function.instructions if i.base == "LDG" and i.control.write_barrier is not None)
+    add = next(i for i in function.instructions if i.base == "FADD" and i.control.stall >= 2)
+    nop = next(i for i in function.instructions if i.base == "NOP")
+
+    def kinds(index: int, at: int, width: int, value: int) -> set[str]:
+        high = [int(word) for word in function.words[:, 1]]
+        high[index] = high[index] & ~(((1 << width) - 1) << at) | value << at
+        report = validator.check(program.emit(function.name, np.arange(len(high)), np.array(high, np.uint64)))
+        return {v.kind for v in report.violations}
+
+    for at, width, value in (
+        (WRITE_BARRIER_SHIFT, 3, 0), (WRITE_BARRIER_SHIFT, 3, 6), (READ_BARRIER_SHIFT, 3, 0),
+        (READ_BARRIER_SHIFT, 3, 6), (STALL_SHIFT, 5, 0), (STALL_SHIFT, 5, 16), (STALL_SHIFT, 5, 28),
+        (62, 2, 1), (62, 2, 2),
+    ):  # fmt: skip
+        assert "encoding" in kinds(add.index, at, width, value), (at, value)
+    assert "encoding" in kinds(load.index, WRITE_BARRIER_SHIFT, 3, 6)
+    assert "encoding" in kinds(load.index, READ_BARRIER_SHIFT, 3, 6)
+    assert "encoding" in kinds(nop.index, WAIT_SHIFT, 6, 1)
+
+
+def test_fences_keep_their_stalls_and_copies_their_scoreboards() -> None:
+    data = kernels.matmul_cubin()
+    program = Program.parse(data)
+    function, validator = program.function(), Validator(data)
+    fence = validator.analysis.fence
+    tried = Counter[str]()
+    for i in function.instructions:
+        stall, named = i.control.stall, i.base in ("LDGDEPBAR", "DEPBAR")
+        lower = edited(program, function.name, i.index, stall=stall - 1) if stall > 1 else data
+        other = edited(
+            program, function.name, i.index, write_barrier=4 if i.control.write_barrier != 4 else 5
+        )
+        for what, candidate, holds in (
+            ("than in the original", lower, fence[i.index] and stall > 1),
+            ("names a scoreboard in its operands", other, named),
+        ):
+            if holds:
+                tried[what] += 1
+                assert any(what in v.message for v in validator.check(candidate).violations), f"{i}: {what}"
+    assert min(tried.values()) > 3 and len(tried) == 2, tried
+
+
+def test_each_offset_record_follows_its_instruction() -> None:
+    data = kernels.softmax_cubin()
+    slots, validator = Program.parse(data).function().offset_slots, Validator(data)
+    assert len(slots) > 4
+    for at, offset in slots:
+        stale = bytearray(data)
+        struct.pack_into("<I", stale, at, offset + 16)
+        assert "info" in {v.kind for v in validator.check(bytes(stale)).violations}

@@ -35,7 +35,7 @@ class Pair:
 
 @dataclass(slots=True)
 class Event:
-    """One access by one instruction, with its guard."""
+    """One access by one instruction, with the guard that it is under."""
 
     index: int
     slot: str
@@ -104,7 +104,7 @@ class BlockPairs:
         for a in accesses:
             if not a.write:
                 ends = self.ends.setdefault(a.register, Ends())
-                event = Event(index, a.slot, guard)
+                event = Event(index, a.slot, None if a.slot == "G" else guard)  # guards are always read
                 if not ends.kills:
                     ends.early_reads.append(event)
                     ends.read = ends.read or guard is None
