@@ -130,6 +130,88 @@ def test_only_operations_of_one_unit_vouch_for_one_another(first: str, second: s
     assert {v.kind for v in report.violations} <= {"scoreboard"}
 
 
+#: FP64 before Hopper, of which ptxas gives one operation a scoreboard: all is one queue
+QUEUE = (
+    "setp.gt.f64 %p, %d0, %d3; fma.rn.f64 %r, %d0, %d1, %d2; @%p fma.rn.f64 %r, %d2, %d3, %d1;",
+    "add.f64 %d4, %d0, 0d7FF0000000000000; setp.lt.f64 %p, %d0, %d1; selp.f64 %r, %d2, %d4, %p;",
+    *(f"setp.lt.f64 %p, %d0, %d1; {one}; selp.f64 %r, %d0, %d4, %p;"
+      for one in ("add.f64 %d4, %d2, %d3", "mul.f64 %d4, %d2, %d3", "fma.rn.f64 %d4, %d2, %d3, %d2")),
+    *(f"{one}; setp.lt.f64 %p, %d2, %d3; selp.f64 %r, %d2, %d4, %p;"
+      for one in ("add.f64 %d4, %d0, %d1", "mul.f64 %d4, %d0, %d1", "fma.rn.f64 %d4, %d0, %d1, %d1")),
+    # what a comparison has read is overwritten
+    *(f"setp.gt.f64 %p, %d3, %d0; {one}; @%p bra L; st.volatile.global.f64 [%a], %r; mul.f64 %r, %r, %d3; L:"
+      for one in ("add.f64 %r, %d0, %d1", "mul.f64 %r, %d0, %d1", "fma.rn.f64 %r, %d0, %d1, %d2")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
+def test_sums_and_comparisons_of_64_bits_are_one_queue(arch: str) -> None:
+    ptx = f".version 8.0\n.target {arch}\n.address_size 64\n" + "".join(
+        f"""
+.visible .entry k{n}(.param .u64 a) {{
+.reg .b64 %a; .reg .f64 %d<5>, %r; .reg .pred %p;
+ld.param.u64 %a, [a];
+ld.volatile.global.v2.f64 {{%d0, %d1}}, [%a]; ld.volatile.global.v2.f64 {{%d2, %d3}}, [%a+16];
+{body}
+st.volatile.global.f64 [%a], %r;
+ret;
+}}
+"""
+        for n, body in enumerate(QUEUE)
+    )
+    data = assemble(ptx, arch, str(find("ptxas").path))
+    alone = 0
+    for n in range(len(QUEUE)):
+        s = Subject(Program.parse(data), f"k{n}")
+        alone += sum(i.base[0] == "D" and i.control.write_barrier is None for i in s.code)
+        validator = Validator(data, f"k{n}")
+        assert validator.check(data).ok, str(validator.check(data))
+        last = max(i.index for i in s.code if i.control.write_barrier is not None and i.base[0] == "D")
+        high = list(s.high)
+        high[last] = put(high[last], WRITE, 3, NO_BARRIER)
+        report = validator.check(s.emit(s.identity(), high))
+        assert {v.kind for v in report.violations} == {"scoreboard"}, "nothing vouches for any of them"
+    assert alone > len(QUEUE), "ptxas leans on the queue"
+
+
+#: an atomic operation on shared memory, and what vouches for its result
+ATOMIC = {
+    "LDS": "atom.shared.exch.b32 %x4, [s], %x0; ld.volatile.shared.b32 %x5, [s+8];",
+    "LDSM": "atom.shared.cas.b32 %x4, [s], %x0, %x1; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%x5}, [%x3];",
+    "SHFL": "atom.shared.add.u32 %x5, [s], %x0; atom.shared.exch.b32 %x4, [s+4], %x1;",
+}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_what_reads_shared_memory_vouches_for_atomic_operations(arch: str) -> None:
+    ptx = f".version 8.0\n.target {arch}\n.address_size 64\n" + "".join(
+        f"""
+.visible .entry {name}(.param .u64 a) {{
+.shared .align 16 .b8 s[512]; .reg .b64 %a; .reg .b32 %x<8>;
+ld.param.u64 %a, [a];
+ld.volatile.global.v4.b32 {{%x0, %x1, %x2, %x3}}, [%a];
+{body}
+mad.lo.s32 %x6, %x4, %x5, %x4; xor.b32 %x7, %x5, %x2;
+st.volatile.global.v4.b32 [%a], {{%x4, %x5, %x6, %x7}};
+ret;
+}}
+"""
+        for name, body in ATOMIC.items()
+    )
+    data = assemble(ptx, arch, str(find("ptxas").path))
+    for name in ATOMIC:
+        s = Subject(Program.parse(data), name)
+        alone = [i for i in s.code if i.base == "ATOMS" and i.control.write_barrier is None]
+        after = [i for i in s.code if i.base == name and i.control.write_barrier is not None]
+        assert alone and after[-1].index > alone[-1].index, "ptxas leans on it"
+        validator = Validator(data, name)
+        assert validator.check(data).ok, str(validator.check(data))
+        high = list(s.high)
+        high[after[-1].index] = put(high[after[-1].index], WRITE, 3, NO_BARRIER)
+        report = validator.check(s.emit(s.identity(), high))
+        assert {v.kind for v in report.violations} == {"scoreboard"}, "nothing vouches for it"
+
+
 @lru_cache
 def stores(arch: str, loads: int, middle: str = "") -> bytes:
     """100 stores to shared memory, of values that stay, with something in their middle; then some loads."""

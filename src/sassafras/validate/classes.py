@@ -40,15 +40,16 @@ RESULTS_COVERED_BY: dict[str, frozenset[str]] = {
     "F2I.64": _names("F2F.64 F2I.64 I2F.64"),
     "I2F.64": _names("F2F.64 F2I.64 I2F.64 FRND.64"),
     "FRND.64": _names("F2F.64 I2F.64 FRND.64"),
-    "DADD": _names("DADD DMUL DFMA"),
-    "DMUL": _names("DADD DMUL DFMA"),
-    "DFMA": _names("DADD DMUL DFMA"),
+    "DADD": _names("DADD DMUL DFMA DSETP"),
+    "DMUL": _names("DADD DMUL DFMA DSETP"),
+    "DFMA": _names("DADD DMUL DFMA DSETP"),
+    "DSETP": _names("DADD DMUL DFMA"),
     "LDS": _names("LDS LDSM SHFL MOVM ATOMS"),
     "LDSM": _names("LDS LDSM SHFL MOVM ATOMS"),
     "SHFL": _names("LDS LDSM SHFL MOVM ATOMS"),
     "MOVM": _names("LDSM SHFL MOVM ATOMS"),
     "S2UR": _names("S2UR"),
-    "ATOMS": _names("ATOMS"),
+    "ATOMS": _names("ATOMS LDS LDSM SHFL"),
 }
 #: operands: which later operations' scoreboards, of either kind, say that an earlier one has read its own.
 #: Two queues: loads from global memory, LDGSTS among them; and stores, shared memory and shuffles. Nothing of
@@ -59,7 +60,8 @@ READS_COVERED_BY: dict[str, frozenset[str]] = {
     "MUFU": _names("MUFU I2F F2I FLO"), "MUFU.64": _names("MUFU BREV"), "I2F": _names("MUFU I2F F2I"),
     "F2I": _names("MUFU F2I"), "F2F": _names("F2F"), "FLO": _names("BREV"), "POPC": _names("MUFU MUFU.64"),
     "BREV": _names("MUFU.64 FLO"), "F2F.64": _names("F2F.64"), "I2F.64": _names("F2I.64 I2F.64"),
-    "DADD": _names("DADD DMUL DFMA"), "DMUL": _names("DADD DMUL DFMA"), "DFMA": _names("DADD DMUL"),
+    "DADD": _names("DADD DMUL DFMA DSETP"), "DMUL": _names("DADD DMUL DFMA"),
+    "DFMA": _names("DADD DMUL DFMA DSETP"),
     "DMMA": _names("DMMA"), "ATOMS": _names("ATOMS LDS LDSM SHFL STG STS STSM"),
     "LDG": _names("LDG LDGSTS"), "LDGSTS": _names("LDG LDGSTS"), "LDL": _names("LDL"),
     "STL": _names("LDS LDSM SHFL STG STL STS STSM"), "LDS": _names("LDS SHFL STG STL STS STSM"),
@@ -92,11 +94,17 @@ QUEUED_WRITERS: dict[str, frozenset[str]] = {
     "F2I.64": _names("F2I.64 I2F.64 FRND.64"), "I2F.64": _names("F2F.64 F2I.64 I2F.64"),
     "FRND.64": _names("F2F.64 F2I.64"),
     "DADD": _names("DADD DMUL DFMA"), "DMUL": _names("DADD DMUL DFMA"), "DFMA": _names("DADD DMUL DFMA"),
+    "DSETP": _names("DADD DMUL DFMA"),
     "SYNCS": _names("SYNCS"),
 }  # fmt: skip
 #: a write after a write needs no wait where results return in order and ptxas relies on it: it overwrites the
 #: part of a wide load that is not used. (SHFL's results, and all others, it waits for in every pair.)
-QUEUED_RESULTS: dict[str, frozenset[str]] = {"LDS": _names("LDS SHFL"), "LDSM": _names("LDS LDSM SHFL")}
+#: And a guarded DFMA overwrites a sum: before Hopper FP64 has one queue
+QUEUED_RESULTS: dict[str, frozenset[str]] = {
+    "LDS": _names("LDS SHFL"),
+    "LDSM": _names("LDS LDSM SHFL"),
+    "DFMA": _names("DFMA"),
+}
 _VARIABLE = _names(
     "LDS LDSM SHFL REDUX MUFU I2F F2I F2F FRND FCHK POPC FLO BREV S2R S2UR LDC DADD DMUL DFMA DSETP "
     "DMNMX DMMA MOVM LDG LD STG ST LDL STL LDGSTS STS STSM ATOM ATOMG RED REDG"
