@@ -17,13 +17,14 @@ that passes a kernel that writes nothing has to be found; else the mutant is jud
 
 Outcomes: ``passed``; ``wrong`` (outputs differ); ``stray`` (outputs equal, but inputs or guard bands were
 written); ``crashed``; ``hung``; ``unsound`` (both judgements spoilt). Each is a line of
-blind-mutants.rows.jsonl in --out at once. --resume takes over lines of the same mutants and validator. The
+blind-mutants.rows.jsonl in --out at once. --resume takes over lines of the same mutants. The
 second model judges all mutants as well (`blind.second`): where it finds one equal, the refusal is caution.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -33,7 +34,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from common import Lines, command_line, validator_digest, write
+from common import Lines, command_line, write
 from mutants import blind
 from mutants.blind import BlindMutant
 from mutants.fates import counted, grouped, passes, shown, summed
@@ -183,6 +184,7 @@ class Subject:
         self.baseline = workload.build(workload.case(case), "sm_90a")
         self.nothing = blind.empty(self.baseline)
         self.mutants = blind.draw(self.baseline, options.seed, share, options.approved)
+        self.marks = {m.number: marked(m.cubin) for m in self.mutants}
         self.lines: dict[tuple[int, int], Row] = {}
         self.second: dict[int, str] = {}
 
@@ -274,8 +276,9 @@ def run(subjects: Sequence[Subject], options: argparse.Namespace, journal: Lines
             if event.kind == "done":
                 target, number, stage = event.key
                 of[target].lines[number, stage] = event.value
-                line = {"settings": settings[target], "target": target, "number": number, "stage": stage}
-                journal.add({**line, **event.value})
+                mark = of[target].marks[number]
+                line = {"settings": settings[target], "target": target, "number": number, "mutant": mark}
+                journal.add({**line, "stage": stage, **event.value})
             elif event.kind == "failed" or (event.kind == "killed" and time.time() < until):
                 lost.append(_said(event))
                 print(lost[-1], flush=True)
@@ -290,16 +293,20 @@ def _said(event: Event) -> str:
 
 def settings_of(subject: Subject, options: argparse.Namespace) -> list[Any]:
     """What a line of the journal has to belong to, to be taken over."""
-    return [subject.baseline.digest, options.seed, validator_digest(), list(STAGES)]
+    return [subject.baseline.digest, options.seed, list(STAGES)]
+
+
+def marked(cubin: bytes) -> str:
+    """What a mutant's lines are known by, whichever validator has refused it."""
+    return hashlib.blake2b(cubin, digest_size=8).hexdigest()
 
 
 def taken_over(subjects: Sequence[Subject], settings: Row, lines: Sequence[Row]) -> int:
     """Put a journal's lines where they belong; how many did."""
-    numbers = {subject.target: {m.number for m in subject.mutants} for subject in subjects}
     of, count = {subject.target: subject for subject in subjects}, 0
     for line in lines:
-        target, number = line.pop("target"), line.pop("number")
-        if line.pop("settings") == settings.get(target) and number in numbers[target]:
+        target, number, mark = line.pop("target"), line.pop("number"), line.pop("mutant", None)
+        if line.pop("settings") == settings.get(target) and of[target].marks.get(number, "") == mark:
             of[target].lines[number, line.pop("stage")] = line
             count += 1
     return count

@@ -106,6 +106,7 @@ def test_each_mutant_gets_its_own_outcome_whatever_the_one_before_did(pretended:
 
 def subject(mutants: list[blind.BlindMutant], lines: dict[tuple[int, int], dict[str, Any]]) -> Any:
     made = script.Subject.__new__(script.Subject)
+    made.marks = {m.number: script.marked(m.cubin) for m in mutants}
     made.target, made.mutants, made.lines = SOFTMAX, mutants, lines
     made.second = {m.number: "equal" if n % 2 else "different" for n, m in enumerate(mutants)}
     return made
@@ -201,7 +202,9 @@ def test_lines_of_other_mutants_are_not_taken_over() -> None:
     made = subject([blind.BlindMutant(4, blind.ANY, ("a", "b"), "raw", "raw at b", b"x")], {})
     made.baseline = Kernel(b"c", "k", "sm_90a", 32)
     settings = {SOFTMAX: script.settings_of(made, options)}
-    good = {"settings": settings[SOFTMAX], "target": SOFTMAX, "number": 4, "stage": 0, **line("passed", 1000)}
+    where = {"settings": settings[SOFTMAX], "target": SOFTMAX, "number": 4, "mutant": script.marked(b"x")}
+    good = {**where, "stage": 0, **line("passed", 1000)}
     others = [{**good, "settings": []}, {**good, "number": 5}, {**good, "target": "other"}]
+    others += [{**good, "mutant": script.marked(b"y")}, {**good, "number": 5, "mutant": None}]
     assert script.taken_over([made], settings, [*map(dict, others), dict(good)]) == 1
     assert made.lines == {(4, 0): line("passed", 1000)}
