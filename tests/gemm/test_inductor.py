@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+settings = pytest.importorskip("torch._inductor.config")
 
 import sassafras  # noqa: E402
 from sassafras.gemm.configs import names  # noqa: E402
@@ -101,3 +103,37 @@ def test_what_no_kernel_serves_is_torchs(install: Install, library: Path) -> Non
     out = torch.empty(4, 6)
     sassafras.external_matmul(a, b, out)
     assert torch.equal(out, a @ b) and launches(library) == before
+
+
+@pytest.mark.skipif(not hasattr(settings.triton, "enable_pdl"), reason="this torch has none")
+def test_kernels_that_end_without_waiting_have_no_launch_of_ours_behind(
+    install: Install, library: Path
+) -> None:
+    """Products, biases, activations and gradients."""
+    install("compiled")
+    network = torch.nn.Sequential(
+        torch.nn.Linear(64, 48), torch.nn.GELU(), torch.nn.Linear(48, 64, bias=False)
+    ).half()
+    x, before = half(2, 17, 64).requires_grad_(), launches(library)
+    wanted = network(x)
+    (slope,) = torch.autograd.grad(wanted.float().sum(), x)
+    compiled = torch.compile(sassafras.accelerate(network), fullgraph=True, dynamic=False)
+    with (
+        settings.patch({"triton.enable_pdl": True}),
+        pytest.warns(RuntimeWarning, match="enable_pdl"),
+    ):
+        result = compiled(x)
+        (found,) = torch.autograd.grad(result.float().sum(), x)
+    assert close(result, wanted.double()) and close(found, slope.double())
+    assert launches(library) == before
+
+    def times(a: Any, b: Any) -> Any:
+        return sassafras.matmul(a, b, activation="gelu_tanh", alpha=0.5)
+
+    a, b = half(3, 9, 64), half(64, 48)
+    with settings.patch({"triton.enable_pdl": True}):
+        assert close(torch.compile(times)(a, b), times(a, b).double())
+        c = torch.empty(9, 48, dtype=a.dtype)
+        sassafras.external_matmul(a[0], b, c)
+        assert close(c, a[0].double() @ b.double())
+    assert launches(library) == before + 1, "the eager call"

@@ -137,7 +137,7 @@ def _make_engine() -> None:
     try:
         driver = Driver()
     except SassafrasError as error:
-        _warn("driver", f"the CUDA driver does not serve ({error})")
+        warn_once("driver", f"the CUDA driver does not serve ({error})")
         use(None, launch=lambda *call: NotImplemented)
         return
     use(Planner(driver, torch_side(), lt=lambda: LtMember(driver)))
@@ -254,11 +254,11 @@ def _general(
         return result
     if result is NotImplemented and not _lie_well(_engine, *call):
         if more:
-            _warn(
+            warn_once(
                 "epilogue", "with an epilogue, operands that are not rows at equal distances are torch's", 4
             )
         elif b.dim() == 2:
-            _warn("layout", "strides that are neither rows nor columns (or overlap) are torch's", 4)
+            warn_once("layout", "strides that are neither rows nor columns (or overlap) are torch's", 4)
     return composed(*call)
 
 
@@ -293,7 +293,7 @@ def _served(a: Any, b: Any, out: Any, bias: Any, activation: str | None, *more: 
     if result is NotImplemented and (key := engine.launcher.key(*call)) is not None:
         engine.serve(key)
         if gone := engine.gpu(key[0]).why_not:
-            _warn("gpu", gone)
+            warn_once("gpu", gone)
         result = engine.launcher.raw(*call)  # once more NotImplemented if a kernel has just been compiled
     return result
 
@@ -406,11 +406,11 @@ def _ours(a: Any, b: Any, *, say: bool) -> bool:
     """Type and device are such that a kernel of ours may exist."""
     if a.device.type != _device or b.device != a.device:
         if say:
-            _warn("device", f"tensors on {a.device.type} are torch's")
+            warn_once("device", f"tensors on {a.device.type} are torch's")
         return False
     if a.dtype not in plain_tensors.DTYPES or b.dtype != a.dtype:
         if say:
-            _warn("dtype", f"{a.dtype} is torch's: our kernels multiply FP16 and BF16")
+            warn_once("dtype", f"{a.dtype} is torch's: our kernels multiply FP16 and BF16")
         return False
     return True
 
@@ -418,10 +418,11 @@ def _ours(a: Any, b: Any, *, say: bool) -> bool:
 def fell_back(operator: str) -> None:
     """Say, once, that torch computes what a graph was compiled to have from a kernel of ours."""
     if not _suspended:
-        _warn(operator, f"no kernel of ours served sassafras::{operator} in a compiled graph")
+        warn_once(operator, f"no kernel of ours served sassafras::{operator} in a compiled graph")
 
 
-def _warn(kind: str, text: str, level: int = 5) -> None:
+def warn_once(kind: str, text: str, level: int = 5) -> None:
+    """Warn that torch runs instead of ours, the first time of each kind."""
     with _once:
         new = kind not in _warned
         _warned.add(kind)

@@ -21,7 +21,7 @@ import torch
 from ..configs import joined
 from ..configs.persistent_pair import PairConfig
 from ..configs.stream import LEAST_CONSTANT
-from . import api, joined_op, plain_tensors, rows_op
+from . import api, graph_by_torch, joined_op, plain_tensors, rows_op
 from .graph_patterns import FILE, halves, known, pair, product, residual, rms_norm, same_columns
 from .joined_problem import JoinedCall
 from .layer_op import LayerCall, layer
@@ -55,7 +55,7 @@ def rewrite(graph: Any) -> int:
     a kernel serve it that overlaps the launch ahead or multiplies a pair, which is compiled here: the first
     run has it.
     """
-    if api._engine is None:
+    if graph_by_torch.replaces(graph) or api._engine is None:
         return 0
     for node in list(graph.nodes):  # first: pairs are products behind norms, too
         if (call := pair(node)) is None:
@@ -384,7 +384,8 @@ def _passes() -> type | None:
             """Of all, and of what decides: a tuned table, or another version, makes another graph. None,
             without which no graph is cached, where one has none."""
             known = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.before]
-            return None if None in known else (get_hash_for_files((__file__, FILE)), _decided_by(), *known)
+            files = __file__, FILE, graph_by_torch.FILE
+            return None if None in known else (get_hash_for_files(files), _decided_by(), *known)
 
     return Pass
 

@@ -70,7 +70,7 @@ def register(
     shaped = fake or (_matrices if name == "mm" else _fake)
     torch.library.register_fake(f"sassafras::{name}", shaped, lib=library)
     packet = getattr(torch.ops.sassafras, name)
-    packet.into = into
+    packet.into, packet.by_torch = into, composed
     ON_INDUCTOR.append(lambda: _lower(packet, told_of or _told_of))
     _differentiable(library, packet.default, composed, formula=fake is None)
     torch.library.register_vmap(f"sassafras::{name}", _vmap_of(composed), lib=library)
