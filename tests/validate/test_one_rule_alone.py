@@ -6,6 +6,8 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
+import pytest
+
 from sassafras.frontend._ptxas import assemble
 from sassafras.sass import Program
 from sassafras.sass.control import REUSE_MASK
@@ -17,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from planted.subject import READ, STALL, WAIT, WRITE, Subject, put
 
 LOOP = """mov.u32 %x4, %tid.x; mov.u32 %x5, s; mad.lo.u32 %x5, %x4, 4, %x5; st.volatile.shared.b32 [%x5], %x0;
-    mul.lo.u32 %x7, %x4, 20; ld.volatile.global.b32 %x6, [%a+16]; bar.sync 0; mul.lo.s32 %x6, %x6, %x1;
+    mul.lo.u32 %x7, %x4, 20; ld.volatile.global.b32 %x6, [%a+16]; bar.sync 0; mul.lo.s32 %x6, %x6, %x1; {}
     L: mul.lo.s32 %x7, %x7, %x2; and.b32 %x7, %x7, 4092; ld.volatile.shared.b32 %x4, [%x7];
     ld.volatile.shared.b32 %x1, [%x5]; add.s32 %x6, %x6, %x1; xor.b32 %x6, %x6, %x4;
-    setp.lt.s32 %p, %x6, %x3; @%p bra.uni L; st.volatile.global.b32 [%a+48], %x6;"""
+    setp.lt.s32 %p, %x6, %x3; @%p bra.uni L; {} st.volatile.global.b32 [%a+48], %x6;"""
 #: PTX of kernels for Hopper, on four words %x0 to %x3 that are loaded from %a
 KERNELS = {
     # a sum of 64 bits, and integers that need nothing of it
@@ -39,8 +41,9 @@ KERNELS = {
     "surface": """ld.volatile.global.b64 %l, [%a+16]; sust.b.1d.b32.trap [%l, {%x0}], {%x1};
         add.s32 %x1, %x2, %x3; xor.b32 %x0, %x2, %x3;
         st.volatile.global.v4.b32 [%a+48], {%x0, %x1, %x2, %x3};""",
-    # a loop, ahead of which all threads meet
-    "loop": LOOP,
+    # a loop, ahead of which all threads meet; and one in another
+    "loop": LOOP.format("", ""),
+    "loops": LOOP.format("O: add.s32 %x2, %x2, 1;", "setp.lt.s32 %p, %x6, %x2; @%p bra.uni O;"),
     # barriers in shared memory
     "barrier": """mov.u32 %x4, s; mbarrier.init.shared.b64 [%x4], 32; bar.sync 0;
         mbarrier.arrive.shared.b64 _, [%x4]; mbarrier.inval.shared.b64 [%x4];
@@ -125,13 +128,14 @@ def test_what_a_store_to_a_surface_reads_late_is_not_overwritten() -> None:
     assert late == {"scoreboard at IMAD.IADD"}
 
 
-def test_memory_keeps_its_distance_to_a_barrier_in_the_block_before() -> None:
+@pytest.mark.parametrize("name", ["loop", "loops"])
+def test_memory_keeps_its_distance_to_a_barrier_some_blocks_before(name: str) -> None:
     """A block falls through to the next in as many cycles as its instructions stall for."""
-    case = Case("loop")
+    case = Case(name)
     bar, load, other = case.at("BAR"), case.at("LDS"), case.at("LDS", 1)
     blocks = case.validator.analysis.block_of
     between = range(bar + 1, case.validator.analysis.blocks[blocks[load]].start)
-    assert blocks[load] - blocks[bar] == len(between) == 1
+    assert blocks[load] - blocks[bar] == len(between) == (1 if name == "loop" else 2)
     order = [*range(between.stop), other, *range(between.stop, other), *range(other + 1, case.subject.count)]
     for cycles, wrong in ((6, set()), (5, {"spacing at LDS"})):
         stalls = dict.fromkeys(between, 1) | {bar + 1: cycles - len(between), other: 8}

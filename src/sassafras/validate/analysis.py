@@ -171,6 +171,9 @@ class Analysis:
         inside: list[tuple[Pair, int, bool]] = []
         across: list[tuple[Pair, int, bool]] = []
         checks: set[tuple[int, int, int]] = set()  # (second, number, 0 written or 1 read)
+        # no candidate runs a block in fewer cycles: one each, and fences keep theirs
+        least = np.where(self.fence, [max(1, i.control.stall) for i in self.code], 1)
+        shortest = np.add.reduceat(least, self.flow.start).tolist()
         now, _ = self.original_times
         self.asynchronous = [i.base in classes.WARPGROUP_PRODUCTS for i in self.code]
         for n, block in enumerate(self.blocks):
@@ -188,12 +191,9 @@ class Analysis:
             inside += self._window_pairs(block, now)
             padded = sorted(memory.padding(block, self.kinds, self.effects))
             inside += [(Pair(MEMORY, n, "padding", m, "", -1), 0, True) for n, m in padded]
-            behind, beyond = self._barrier_pairs(block)
+            behind, beyond = self._barrier_pairs(n, shortest)
             inside += [(pair, BARRIER_TO_MEMORY, True) for pair in behind]
             across += [(pair, BARRIER_TO_MEMORY, True) for pair in beyond]
-        # no candidate runs a block in fewer cycles: one each, and fences keep theirs
-        least = np.where(self.fence, [max(1, i.control.stall) for i in self.code], 1)
-        shortest = np.add.reduceat(least, self.flow.start).tolist()
         unknown: list[tuple[Pair, int]] = []
         for pair, near in dependences.crossing(self.blocks, self.parts, shortest, HORIZON):
             rule = self._rule(pair)
@@ -302,20 +302,18 @@ class Analysis:
         self.windows[first, second] = cycles
         return cycles
 
-    def _barrier_pairs(self, block: graph.GraphBlock) -> tuple[list[Pair], list[Pair]]:
-        """Each BAR and the memory operations behind it: in its block, and in those that follow at once."""
-
-        def accesses(number: int) -> list[int]:
-            m = self.memory
-            found: list[int] = m.instruction[m.at[number] : m.at[number + 1]].tolist()
-            return found
-
+    def _barrier_pairs(self, number: int, shortest: list[int]) -> tuple[list[Pair], list[Pair]]:
+        """Each BAR and the memory operations behind it: in its block, and in those that may follow sooner."""
+        m, block = self.memory, self.blocks[number]
         inside, across = [], []
-        for n in range(block.start, block.end):
-            if self.code[n].base == "BAR":
-                here = accesses(int(self.block_of[n]))
-                inside += [Pair(MEMORY, n, "", m, "", -1) for m in here if m > n]
-                across += [Pair(MEMORY, n, "", m, "", -1) for b in block.follow for m in accesses(b)]
+        bars = [n for n in range(block.start, block.end) if self.code[n].base == "BAR"]
+        reached = dependences.reach(self.blocks, self.parts, shortest, number, -1) if bars else {}
+        soon = [b for b, cycles in reached.items() if cycles < BARRIER_TO_MEMORY]
+        for n in bars:
+            here = m.instruction[m.at[number] : m.at[number + 1]].tolist()
+            inside += [Pair(MEMORY, n, "", k, "", -1) for k in here if k > n]
+            there = (k for b in soon for k in m.instruction[m.at[b] : m.at[b + 1]].tolist())
+            across += [Pair(MEMORY, n, "", k, "", -1) for k in there]
         return inside, across
 
     def issue_times(self, stall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
