@@ -37,6 +37,11 @@ KERNELS = {
         + 16 * "mad.lo.s32 %x4, %x4, %x5, %x4;" + """
         st.volatile.global.v4.b32 [%a+48], {%x0, %x1, %x2, %x3}; st.volatile.global.b32 [%a+32], %x4;
         st.volatile.global.f64 [%a+64], %d2;""",
+    # and behind a loop
+    "behind": """mov.b64 %d0, {%x0, %x1}; mov.b64 %d1, {%x2, %x3}; fma.rn.f64 %d2, %d0, %d1, %d0;
+        mov.u32 %x6, 7; xor.b32 %x5, %x0, %x1;
+        L: add.s32 %x6, %x6, %x2; xor.b32 %x6, %x6, %x5; setp.lt.s32 %p, %x6, %x3;
+        @%p bra.uni L; st.volatile.global.b32 [%a+48], %x6; st.volatile.global.f64 [%a+64], %d2;""",
     # what a store to a surface reads is overwritten
     "surface": """ld.volatile.global.b64 %l, [%a+16]; sust.b.1d.b32.trap [%l, {%x0}], {%x1};
         add.s32 %x1, %x2, %x3; xor.b32 %x0, %x2, %x3;
@@ -115,6 +120,18 @@ def test_a_distance_that_is_not_known_is_kept_up_to_64_cycles() -> None:
     for cycles, wrong in ((64, set()), (63, {"raw at STG.E.64.STRONG.SYS"})):
         stalls = {dfma - 1: 4, other: 4, dfma: cycles - int(rest)}
         assert case.found(order, wait={first: 4}, stall=stalls) == wrong
+
+
+def test_a_distance_is_kept_over_a_block_that_takes_long() -> None:
+    case = Case("behind")
+    dfma, load, store = case.at("DFMA"), case.at("ULDC"), case.at("STG", 1)
+    code, (_, lengths) = case.subject.code, case.validator.analysis.original_times
+    cycles = code[dfma].control.stall + int(lengths[1]) + code[store - 1].control.stall
+    assert case.validator.analysis.block_of[store] == 2 and lengths[1] > 20 and cycles < 64
+    order = case.subject.identity()
+    for less, wrong in ((0, set()), (1, {"raw at STG.E.64.STRONG.SYS"})):
+        stalls = {load: code[load].control.stall + 1, dfma: code[dfma].control.stall - less}
+        assert case.found(order, stall=stalls) == wrong
 
 
 def test_what_a_store_to_a_surface_reads_late_is_not_overwritten() -> None:
