@@ -6,12 +6,15 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from sassafras.core import Kernel
 from sassafras.frontend._ptxas import assemble
 from sassafras.sass import Program
 from sassafras.sass.control import REUSE_MASK
 from sassafras.sass.tools import find
+from sassafras.schedule import ScheduleSpace
 from sassafras.validate import Validator
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -50,9 +53,10 @@ KERNELS = {
     "loop": LOOP.format("", ""),
     "loops": LOOP.format("O: add.s32 %x2, %x2, 1;", "setp.lt.s32 %p, %x6, %x2; @%p bra.uni O;"),
     # barriers in shared memory
-    "barrier": """mov.u32 %x4, s; mbarrier.init.shared.b64 [%x4], 32; bar.sync 0;
+    "barrier": """mov.u32 %x4, s; mbarrier.init.shared.b64 [%x4], 32; and.b32 %x7, %x3, %x4;
+        st.volatile.shared.v4.b32 [%x4+64], {%x0, %x1, %x2, %x7}; bar.sync 0;
         mbarrier.arrive.shared.b64 _, [%x4]; mbarrier.inval.shared.b64 [%x4];
-        st.volatile.global.b32 [%a+48], %x4;""",
+        st.volatile.global.v4.b32 [%a+48], {%x0, %x1, %x2, %x3};""",
 }  # fmt: skip
 
 
@@ -157,6 +161,26 @@ def test_memory_keeps_its_distance_to_a_barrier_some_blocks_before(name: str) ->
     for cycles, wrong in ((6, set()), (5, {"spacing at LDS"})):
         stalls = dict.fromkeys(between, 1) | {bar + 1: cycles - len(between), other: 8}
         assert case.found(order, write={load: 0}, stall=stalls) == wrong
+
+
+def test_a_fence_keeps_its_distance_to_a_barrier() -> None:
+    """ptxas pads BAR for SYNCS as for a store: an arrival must not be there before the other threads are."""
+    case = Case("barrier")
+    bar, arrival = case.at("BAR"), case.at("SYNCS.ARRIVE")
+    assert arrival == bar + 2 and case.subject.code[bar].control.stall == 1
+    order = case.subject.identity()
+    for cycles, wrong in ((6, set()), (5, {"spacing at SYNCS.ARRIVE.TRANS64.A1T0"})):
+        stalls = {bar - 2: 11, bar + 1: cycles - 1, arrival: 11}
+        assert case.found(order, stall=stalls) == wrong
+    data, rng = program().cubin.data, np.random.default_rng(0)
+    space = ScheduleSpace(Kernel(data, "barrier", "sm_90a", 32, 0), program(), arch_by_name=True)
+    state = space.start()
+    for _ in range(40):
+        move = space.sample(state, rng)
+        assert move is not None
+        state = space.apply(state, move)
+        report = case.validator.check(space.emit(state))
+        assert report.ok, str(report)
 
 
 def test_a_barrier_in_shared_memory_reads_its_uniform_address_at_once() -> None:

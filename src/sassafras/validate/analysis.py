@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ from .words import CLEAN
 
 #: cycles after which every fixed-latency result is there; unknown distances are kept up to here
 HORIZON = 64
-#: BAR.SYNC -> next memory operation (no lower case in 6,000 pairs)
+#: BAR.SYNC -> next memory operation (no lower case in 6,000 pairs); to a fence no less than the original has
 BARRIER_TO_MEMORY = 6
 #: between two of a queue whose results meet, with no wait (no lower case in thousands of pairs)
 IN_QUEUE = 4
@@ -112,6 +113,11 @@ class Analysis:
         self.parts = [dependences.BlockPairs(b, self.effects) for b in self.blocks]
         self.words = function.words.copy()
         self.words[:, 1] &= CLEAN
+        #: what ptxas has no sooner behind BAR: memory operations, and fences but for control flow
+        self.held = [
+            (k.memory and not e.never) or (f and i.base not in classes.BRANCHING)
+            for k, e, f, i in zip(self.kinds, self.effects, self.fence.tolist(), self.code, strict=True)
+        ]
         self._regions()
         self.flow = flow_of(self.blocks)
         lengths = self.flow.end - self.flow.start
@@ -176,8 +182,9 @@ class Analysis:
         shortest = np.add.reduceat(least, self.flow.start).tolist()
         now, _ = self.original_times
         self.asynchronous = [i.base in classes.WARPGROUP_PRODUCTS for i in self.code]
+        barriers = [self._barrier_pairs(n, shortest) for n in range(len(self.blocks))]
         for n, block in enumerate(self.blocks):
-            for pair in self.parts[n].pairs:
+            for pair in (*self.parts[n].pairs, *barriers[n][0]):
                 rule = self._rule(pair)
                 if rule is not None:
                     checks.add((pair.second, int(self.scoreboards.number[pair.first]), rule))
@@ -185,17 +192,13 @@ class Analysis:
                     continue
                 need, known = self._need(pair)
                 kept = self._compilers(pair, int(now[pair.second] - now[pair.first]))
-                if not known and kept is not None:
-                    need = min(need, kept)
-                inside.append((pair, need, known))
+                inside.append((pair, need if known or kept is None else min(need, kept), known))
             inside += self._window_pairs(block, now)
             padded = sorted(memory.padding(block, self.kinds, self.effects))
             inside += [(Pair(MEMORY, n, "padding", m, "", -1), 0, True) for n, m in padded]
-            behind, beyond = self._barrier_pairs(n, shortest)
-            inside += [(pair, BARRIER_TO_MEMORY, True) for pair in behind]
-            across += [(pair, BARRIER_TO_MEMORY, True) for pair in beyond]
         unknown: list[tuple[Pair, int]] = []
-        for pair, near in dependences.crossing(self.blocks, self.parts, shortest, HORIZON):
+        crossing = dependences.crossing(self.blocks, self.parts, shortest, HORIZON)
+        for pair, near in itertools.chain(crossing, ((pair, True) for row in barriers for pair in row[1])):
             rule = self._rule(pair)
             if rule is not None:
                 checks.add((pair.second, int(self.scoreboards.number[pair.first]), rule))
@@ -257,6 +260,8 @@ class Analysis:
         """The least distance of a pair, and True; or for an unknown one the most that may be asked of it, and
         False: it keeps its original distance up to there."""
         first, second = pair.first, pair.second
+        if pair.kind == MEMORY:
+            return BARRIER_TO_MEMORY, self.kinds[second].memory and not self.effects[second].never
         if pair.kind == ORDER or (self.asynchronous[first] and pair.kind in (RAW, WAW)):
             return 1, True  # a reader in between, WARPGROUP.DEPBAR or the queue of products keeps them apart
         if self.pinned[first] or self.pinned[second] or pair.register >= operands.B:
@@ -303,18 +308,14 @@ class Analysis:
         return cycles
 
     def _barrier_pairs(self, number: int, shortest: list[int]) -> tuple[list[Pair], list[Pair]]:
-        """Each BAR and the memory operations behind it: in its block, and in those that may follow sooner."""
-        m, block = self.memory, self.blocks[number]
-        inside, across = [], []
-        bars = [n for n in range(block.start, block.end) if self.code[n].base == "BAR"]
+        """Each BAR and what may not follow too soon: in its block, and in those that may follow sooner."""
+        start, end = self.blocks[number].start, self.blocks[number].end
+        bars = [n for n in range(start, end) if self.code[n].base == "BAR"]
         reached = dependences.reach(self.blocks, self.parts, shortest, number, -1) if bars else {}
-        soon = [b for b, cycles in reached.items() if cycles < BARRIER_TO_MEMORY]
-        for n in bars:
-            here = m.instruction[m.at[number] : m.at[number + 1]].tolist()
-            inside += [Pair(MEMORY, n, "", k, "", -1) for k in here if k > n]
-            there = (k for b in soon for k in m.instruction[m.at[b] : m.at[b + 1]].tolist())
-            across += [Pair(MEMORY, n, "", k, "", -1) for k in there]
-        return inside, across
+        soon = [self.blocks[b] for b, cycles in reached.items() if cycles < BARRIER_TO_MEMORY]
+        inside = [Pair(MEMORY, n, "", k, "", -1) for n in bars for k in range(n + 1, end) if self.held[k]]
+        over = [k for b in soon for k in range(b.start, b.end) if self.held[k]]
+        return inside, [Pair(MEMORY, n, "", k, "", -1) for n in bars for k in over]
 
     def issue_times(self, stall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Issue cycle by position, counted from the start of its block, and each block's cycles (int32).
