@@ -343,3 +343,17 @@ def test_a_product_keeps_its_distance_to_the_arrival_before_it() -> None:
             high[i.index] = np.uint64(replace(i.control, stall=stall).encode(i.high))
         report = validator.check(program.emit(function.name, np.arange(len(code)), high))
         assert {v.kind for v in report.violations} == wrong, str(report)
+
+
+def test_the_wait_for_a_product_keeps_its_distance_to_it() -> None:
+    """Sooner it may not count the product: 3 cycles are the least in all compiled code, which pads them."""
+    data = kernels.matmul_cubin()
+    program = Program.parse(data)
+    function, validator = program.function(), Validator(data)
+    code = function.instructions
+    last = next(i for i in code if "gsb0" in i.operands and code[i.index + 1].opcode == "WARPGROUP.DEPBAR.LE")
+    assert last.base == "HGMMA" and last.control.stall == 3
+    for stall in (1, 2):
+        report = validator.check(edited(program, function.name, last.index, stall=stall))
+        assert {v.kind for v in report.violations} == {"spacing"}, str(report)
+    assert validator.check(edited(program, function.name, last.index, stall=4)).ok

@@ -23,6 +23,8 @@ from .words import CLEAN
 HORIZON = 64
 #: BAR.SYNC -> next memory operation (no lower case in 6,000 pairs); to a fence no less than the original has
 BARRIER_TO_MEMORY = 6
+#: a product -> WARPGROUP.DEPBAR (115 of 197 pairs have just this, none has less)
+PRODUCT_TO_WAIT = 3
 #: between two of a queue whose results meet, with no wait (no lower case in thousands of pairs)
 IN_QUEUE = 4
 #: a result of the uniform unit -> a writer over it that takes less time: an H200 lost the second value at 5
@@ -182,6 +184,7 @@ class Analysis:
         shortest = np.add.reduceat(least, self.flow.start).tolist()
         now, _ = self.original_times
         self.asynchronous = [i.base in classes.WARPGROUP_PRODUCTS for i in self.code]
+        self.waits = [i.opcode.startswith("WARPGROUP.DEPBAR") for i in self.code]
         barriers = [self._barrier_pairs(n, shortest) for n in range(len(self.blocks))]
         for n, block in enumerate(self.blocks):
             for pair in (*self.parts[n].pairs, *barriers[n][0]):
@@ -260,6 +263,8 @@ class Analysis:
         """The least distance of a pair, and True; or for an unknown one the most that may be asked of it, and
         False: it keeps its original distance up to there."""
         first, second = pair.first, pair.second
+        if pair.kind == MEMORY and self.asynchronous[first]:
+            return PRODUCT_TO_WAIT, True
         if pair.kind == MEMORY:
             return BARRIER_TO_MEMORY, self.kinds[second].memory and not self.effects[second].never
         if pair.kind == ORDER or (self.asynchronous[first] and pair.kind in (RAW, WAW)):
@@ -308,14 +313,16 @@ class Analysis:
         return cycles
 
     def _barrier_pairs(self, number: int, shortest: list[int]) -> tuple[list[Pair], list[Pair]]:
-        """Each BAR and what may not follow too soon: in its block, and in those that may follow sooner."""
+        """Each BAR or product, and what may not follow too soon: in its block, and in those that may."""
         start, end = self.blocks[number].start, self.blocks[number].end
-        bars = [n for n in range(start, end) if self.code[n].base == "BAR"]
-        reached = dependences.reach(self.blocks, self.parts, shortest, number, -1) if bars else {}
+        firsts = [n for n in range(start, end) if self.code[n].base == "BAR" or self.asynchronous[n]]
+        reached = dependences.reach(self.blocks, self.parts, shortest, number, -1) if firsts else {}
         soon = [self.blocks[b] for b, cycles in reached.items() if cycles < BARRIER_TO_MEMORY]
-        inside = [Pair(MEMORY, n, "", k, "", -1) for n in bars for k in range(n + 1, end) if self.held[k]]
-        over = [k for b in soon for k in range(b.start, b.end) if self.held[k]]
-        return inside, [Pair(MEMORY, n, "", k, "", -1) for n in bars for k in over]
+        held = {n: self.waits if self.asynchronous[n] else self.held for n in firsts}
+        inside = [(n, k) for n in firsts for k in range(n + 1, end) if held[n][k]]
+        over = [(n, k) for n in firsts for b in soon for k in range(b.start, b.end) if held[n][k]]
+        behind, beyond = ([Pair(MEMORY, n, "", k, "", -1) for n, k in rows] for rows in (inside, over))
+        return behind, beyond
 
     def issue_times(self, stall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Issue cycle by position, counted from the start of its block, and each block's cycles (int32).
