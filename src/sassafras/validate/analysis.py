@@ -115,7 +115,6 @@ class Analysis:
         self.parts = [dependences.BlockPairs(b, self.effects) for b in self.blocks]
         self.words = function.words.copy()
         self.words[:, 1] &= CLEAN
-        #: what ptxas has no sooner behind BAR: memory operations, and fences but for control flow
         self.held = [
             (k.memory and not e.never) or (f and i.base not in classes.BRANCHING)
             for k, e, f, i in zip(self.kinds, self.effects, self.fence.tolist(), self.code, strict=True)
@@ -207,15 +206,11 @@ class Analysis:
                 checks.add((pair.second, int(self.scoreboards.number[pair.first]), rule))
             elif near:
                 need, known = self._need(pair)
-                if not known and self._place is not None:
-                    kept = self._compilers(pair, HORIZON)
-                    across.append((pair, need if kept is None else min(need, kept), False))
-                elif not known and self._compilers(pair, HORIZON) is None:
-                    across.append((pair, need, False))
-                elif not known:
+                kept = None if known else self._compilers(pair, HORIZON)
+                if kept is not None and self._place is None:
                     unknown.append((pair, need))
                 elif need > 1:
-                    across.append((pair, need, True))
+                    across.append((pair, need if kept is None else min(need, kept), known))
         self.inside = _columns(inside)
         self.scoreboards.ask(checks)
         self._across(across, unknown)
@@ -263,10 +258,9 @@ class Analysis:
         """The least distance of a pair, and True; or for an unknown one the most that may be asked of it, and
         False: it keeps its original distance up to there."""
         first, second = pair.first, pair.second
-        if pair.kind == MEMORY and self.asynchronous[first]:
-            return PRODUCT_TO_WAIT, True
         if pair.kind == MEMORY:
-            return BARRIER_TO_MEMORY, self.kinds[second].memory and not self.effects[second].never
+            access = self.kinds[second].memory and not self.effects[second].never
+            return (PRODUCT_TO_WAIT, True) if self.asynchronous[first] else (BARRIER_TO_MEMORY, access)
         if pair.kind == ORDER or (self.asynchronous[first] and pair.kind in (RAW, WAW)):
             return 1, True  # a reader in between, WARPGROUP.DEPBAR or the queue of products keeps them apart
         if self.pinned[first] or self.pinned[second] or pair.register >= operands.B:
@@ -313,16 +307,15 @@ class Analysis:
         return cycles
 
     def _barrier_pairs(self, number: int, shortest: list[int]) -> tuple[list[Pair], list[Pair]]:
-        """Each BAR or product, and what may not follow too soon: in its block, and in those that may."""
+        """Each BAR or product, and what ptxas has no sooner behind it, in its block and in others."""
         start, end = self.blocks[number].start, self.blocks[number].end
         firsts = [n for n in range(start, end) if self.code[n].base == "BAR" or self.asynchronous[n]]
         reached = dependences.reach(self.blocks, self.parts, shortest, number, -1) if firsts else {}
         soon = [self.blocks[b] for b, cycles in reached.items() if cycles < BARRIER_TO_MEMORY]
         held = {n: self.waits if self.asynchronous[n] else self.held for n in firsts}
-        inside = [(n, k) for n in firsts for k in range(n + 1, end) if held[n][k]]
-        over = [(n, k) for n in firsts for b in soon for k in range(b.start, b.end) if held[n][k]]
-        behind, beyond = ([Pair(MEMORY, n, "", k, "", -1) for n, k in rows] for rows in (inside, over))
-        return behind, beyond
+        inside = [Pair(MEMORY, n, "", k, "", -1) for n in firsts for k in range(n + 1, end) if held[n][k]]
+        over = [k for b in soon for k in range(b.start, b.end)]
+        return inside, [Pair(MEMORY, n, "", k, "", -1) for n in firsts for k in over if held[n][k]]
 
     def issue_times(self, stall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Issue cycle by position, counted from the start of its block, and each block's cycles (int32).
