@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from sassafras.sass import Program
+from sassafras.sass.control import STALL_SHIFT
 from sassafras.sass.instruction import split_text
-from sassafras.validate import effects, operands
+from sassafras.validate import Validator, effects, operands
 from tests import kernels
 
 ANY = frozenset[int]()
@@ -111,3 +115,35 @@ def test_a_guard_that_the_encoding_contradicts_pins_the_instruction() -> None:
     i = next(i for i in function.instructions if i.guard == "" and i.base == "FADD")
     found = effects.read("P3", i.opcode, i.operands, i.low, i.high, i.reads, i.writes)
     assert "guard" in found.problem
+
+
+@pytest.mark.parametrize("side", ["first", "second"])
+def test_a_pinned_instruction_keeps_the_compilers_distances(side: str) -> None:
+    """The table's are of what is read right: where the oracle names a register more, none of them holds."""
+    data = kernels.softmax_cubin()
+    program = Program.parse(data)
+    function = program.function()
+    code, validator = function.instructions, Validator(data, program=program)
+    a = validator.analysis
+    pair, cycles, need = next(
+        (pair, a.original_times[0][pair.second] - a.original_times[0][pair.first], need)
+        for pair, need, known in zip(a.inside.pairs, a.inside.need, a.inside.known, strict=True)
+        if known
+        and code[pair.first].base == code[pair.second].base == "FMNMX"
+        and pair.second - pair.first > 2
+    )
+    slow = next(i for i in code[pair.first + 1 : pair.second] if i.control.stall == 2)
+    high = function.words[:, 1].copy()
+    high[slow.index] -= np.uint64(1 << STALL_SHIFT)
+    closer = program.emit(function.name, np.arange(len(code)), high)
+    assert cycles > need and validator.check(closer).ok
+    odd = code[getattr(pair, side)]
+    misread = [replace(i, reads=i.reads | {200}) if i is odd else i for i in code]
+    spoilt = replace(program, functions={function.name: replace(function, instructions=tuple(misread))})
+    pinned = Validator(data, program=spoilt)
+    assert [n for n, _ in pinned.pinned] == [odd.index] and pinned.check(data).ok
+    found = pinned.check(closer).violations
+    assert {v.kind for v in found} == {"raw"}
+    assert any(
+        f"{cycles - 1} cycles after {code[pair.first].text}, needs {cycles}" in v.message for v in found
+    )

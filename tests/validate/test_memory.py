@@ -92,6 +92,9 @@ ACCESSES = {
     "ATOM": "atom.add.u32 {0}, [%g], %v;", "LDGSTS": "cp.async.ca.shared.global [%t], [%a], 4;",
     "LDSM": "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{{0}}}, [%s];",
     "STSM": "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%t], {{%v}};",
+    # ptxas moves local accesses over barriers, but for what depends on volatile ones
+    "STL": "ld.volatile.shared.b32 %v, [%s]; st.local.b32 [%l], %v; ld.local.b32 {0}, [%m];"
+           "st.volatile.shared.b32 [%t], {0};",
     # bytes of one base
     "STS.128": "st.volatile.shared.v4.b32 [%s], {{%v, %x, %v, %x}};",
     "STS+0": "st.volatile.shared.b32 [%s], %v;", "LDS-4": "ld.volatile.shared.b32 {0}, [%s+-4];",
@@ -104,7 +107,8 @@ ACCESSES = {
 }  # fmt: skip
 KEPT = [
     ("STG", "LDG"), ("LDG", "STG"), ("ST", "LDG"), ("LDG", "ST"), ("STG", "LD"), ("ST", "LDS"), ("STS", "LD"),
-    ("LDS", "ST"), ("STG", "ST"), ("ST", "LDL"), ("STS", "LDS"), ("LDS", "STS"), ("STS", "LDSM"),
+    ("LDS", "ST"), ("STG", "ST"), ("ST", "LDL"), ("STL", "LDL"),
+    ("STS", "LDS"), ("LDS", "STS"), ("STS", "LDSM"),
     ("LDSM", "STS"),
     ("STSM", "LDS"), ("STSM", "LDSM"), ("LDS", "STSM"), ("LDGSTS", "STG"), ("LDGSTS", "LDS"),
     # atomics and .STRONG: nothing passes, of whatever memory

@@ -140,6 +140,16 @@ def test_the_predicate_of_a_generic_atomic_is_there_when_its_operands_are_read()
         edited(data, function, atom.index, WRITE_BARRIER_SHIFT, 3, 7),
     ):
         assert {v.kind for v in validator.check(broken).violations} == {"scoreboard"}
+    # its result is not there as soon: a store of it that leaves the wait to EXIT is too early
+    store = next(i for i in function.instructions if i.base == "STG")
+    end = next(i for i in function.instructions[store.index :] if i.base == "EXIT")
+    assert store.control.wait_mask == 1 << (atom.control.write_barrier or 0)
+    late = edited(data, function, end.index, WAIT_SHIFT, 6, store.control.wait_mask)
+    assert validator.check(late).ok
+    report = validator.check(edited(late, function, store.index, WAIT_SHIFT, 6, 0))
+    assert [v.message for v in report.violations] == [
+        f"result of {atom.text} ({atom.offset:#x}) may be pending"
+    ]
 
 
 def test_nothing_is_taken_for_granted_of_a_call_into_the_driver() -> None:
@@ -169,6 +179,20 @@ def test_nothing_is_taken_for_granted_of_a_call_into_the_driver() -> None:
     for index in late:
         report = validator.check(edited(data, function, index, STALL_SHIFT, 4, 1))
         assert "raw" in {v.kind for v in report.violations}
+    # an argument stays in its register, though nothing in this cubin reads it there
+    moves = [
+        i
+        for i in code[block.start : call]
+        if "MOV" in i.opcode and not any(i.writes & j.reads for j in code[i.index + 1 : call])
+    ]
+    assert moves
+    used = {r for i in code for r in i.reads | i.writes}
+    free = next(r for r in range(function.registers) if r not in used)
+    for i in moves:
+        copy = bytearray(data)
+        copy[function.text_offset + i.offset + 2] = free
+        report = validator.via(bytes(copy))
+        assert {v.kind for v in report.violations} == {"renaming"} and "in use" in str(report), str(report)
 
 
 #: (seed, kernel), who reads late, whose scoreboard alone says that it has

@@ -324,3 +324,36 @@ def test_each_offset_record_follows_its_instruction() -> None:
         stale = bytearray(data)
         struct.pack_into("<I", stale, at, offset + 16)
         assert "info" in {v.kind for v in validator.check(bytes(stale)).violations}
+
+
+def test_a_product_keeps_its_distance_to_the_arrival_before_it() -> None:
+    """What is between them stalls for less, what is ahead of both for more: nothing else comes closer."""
+    data = kernels.matmul_cubin()
+    program = Program.parse(data)
+    function, validator = program.function(), Validator(data)
+    code = function.instructions
+    arrival = next(i.index for i in code if i.opcode == "WARPGROUP.ARRIVE")
+    product = next(i.index for i in code[arrival:] if i.base == "HGMMA")
+    last, early = code[product - 1], code[arrival - 1]
+    assert product - arrival > 1 and last.control.stall > 4
+    for cycles, wrong in ((6, set()), (5, {"spacing"})):
+        high = function.words[:, 1].copy()
+        between = sum(i.control.stall for i in code[arrival : product - 1])
+        for i, stall in ((last, cycles - between), (early, early.control.stall + 6)):
+            high[i.index] = np.uint64(replace(i.control, stall=stall).encode(i.high))
+        report = validator.check(program.emit(function.name, np.arange(len(code)), high))
+        assert {v.kind for v in report.violations} == wrong, str(report)
+
+
+def test_the_wait_for_a_product_keeps_its_distance_to_it() -> None:
+    """Sooner it may not count the product: 3 cycles are the least in all compiled code, which pads them."""
+    data = kernels.matmul_cubin()
+    program = Program.parse(data)
+    function, validator = program.function(), Validator(data)
+    code = function.instructions
+    last = next(i for i in code if "gsb0" in i.operands and code[i.index + 1].opcode == "WARPGROUP.DEPBAR.LE")
+    assert last.base == "HGMMA" and last.control.stall == 3
+    for stall in (1, 2):
+        report = validator.check(edited(program, function.name, last.index, stall=stall))
+        assert {v.kind for v in report.violations} == {"spacing"}, str(report)
+    assert validator.check(edited(program, function.name, last.index, stall=4)).ok

@@ -175,14 +175,14 @@ def _csr(count: int, pairs: Iterable[tuple[int, int]]) -> tuple[np.ndarray, np.n
 def _kinds(function: Function, graph: Graph, distances: Distances) -> tuple[np.ndarray, np.ndarray]:
     """Give instructions of the same spacing classes a row of the spacing matrix.
 
-    Rules of the table hold; where the original undercuts one (or the table does not know a pair of memory
-    operations), the smallest gap that the original has between the two kinds holds instead.
+    Rules of the table hold, and 6 cycles from BAR to a fence; where the original undercuts one (or the table
+    does not know a pair of memory operations), its smallest gap between the two kinds holds instead.
     """
     code = function.instructions
     names: list[tuple[str, ...]] = []
     for n, i in enumerate(code):
         never = i.guard in ("!PT", "!UPT")
-        names.append(() if never else (distances.keys[n], *classes(i.op)))
+        names.append(() if never else (distances.keys[n], *classes(i.op), f"@{i.op.fence}"))
     signatures = sorted({s for s in names if s})
     number = {s: k for k, s in enumerate(signatures)}
     matrix = np.zeros((len(signatures), len(signatures)), dtype=np.int32)
@@ -190,10 +190,10 @@ def _kinds(function: Function, graph: Graph, distances: Distances) -> tuple[np.n
         for second in signatures:
             known = [distances.table.spacing(a, b) for a in first for b in second]
             found = [k.cycles for k in known if k is not None]
-            cycles = max(found, default=0)
+            cycles = 6 if first[0].startswith("BAR") and "@full" in second else 0
             if "@memory" in first and "@memory" in second and not found:
                 cycles = 4
-            matrix[number[first], number[second]] = cycles
+            matrix[number[first], number[second]] = max(cycles, *found, 0)
     seen = np.full_like(matrix, FAR)
     for b in graph.blocks:
         last: dict[int, int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,8 +21,10 @@ from .words import CLEAN
 
 #: cycles after which every fixed-latency result is there; unknown distances are kept up to here
 HORIZON = 64
-#: BAR.SYNC -> next memory operation (no lower case in 6,000 pairs)
+#: BAR.SYNC -> next memory operation (no lower case in 6,000 pairs); to a fence no less than the original has
 BARRIER_TO_MEMORY = 6
+#: a product -> WARPGROUP.DEPBAR (115 of 197 pairs have just this, none has less)
+PRODUCT_TO_WAIT = 3
 #: between two of a queue whose results meet, with no wait (no lower case in thousands of pairs)
 IN_QUEUE = 4
 #: a result of the uniform unit -> a writer over it that takes less time: an H200 lost the second value at 5
@@ -112,6 +115,10 @@ class Analysis:
         self.parts = [dependences.BlockPairs(b, self.effects) for b in self.blocks]
         self.words = function.words.copy()
         self.words[:, 1] &= CLEAN
+        self.held = [
+            (k.memory and not e.never) or (f and i.base not in classes.BRANCHING)
+            for k, e, f, i in zip(self.kinds, self.effects, self.fence.tolist(), self.code, strict=True)
+        ]
         self._regions()
         self.flow = flow_of(self.blocks)
         lengths = self.flow.end - self.flow.start
@@ -171,10 +178,15 @@ class Analysis:
         inside: list[tuple[Pair, int, bool]] = []
         across: list[tuple[Pair, int, bool]] = []
         checks: set[tuple[int, int, int]] = set()  # (second, number, 0 written or 1 read)
+        # no candidate runs a block in fewer cycles: one each, and fences keep theirs
+        least = np.where(self.fence, [max(1, i.control.stall) for i in self.code], 1)
+        shortest = np.add.reduceat(least, self.flow.start).tolist()
         now, _ = self.original_times
         self.asynchronous = [i.base in classes.WARPGROUP_PRODUCTS for i in self.code]
+        self.waits = [i.opcode.startswith("WARPGROUP.DEPBAR") for i in self.code]
+        barriers = [self._barrier_pairs(n, shortest) for n in range(len(self.blocks))]
         for n, block in enumerate(self.blocks):
-            for pair in self.parts[n].pairs:
+            for pair in (*self.parts[n].pairs, *barriers[n][0]):
                 rule = self._rule(pair)
                 if rule is not None:
                     checks.add((pair.second, int(self.scoreboards.number[pair.first]), rule))
@@ -182,34 +194,23 @@ class Analysis:
                     continue
                 need, known = self._need(pair)
                 kept = self._compilers(pair, int(now[pair.second] - now[pair.first]))
-                if not known and kept is not None:
-                    need = min(need, kept)
-                inside.append((pair, need, known))
+                inside.append((pair, need if known or kept is None else min(need, kept), known))
             inside += self._window_pairs(block, now)
             padded = sorted(memory.padding(block, self.kinds, self.effects))
             inside += [(Pair(MEMORY, n, "padding", m, "", -1), 0, True) for n, m in padded]
-            behind, beyond = self._barrier_pairs(block)
-            inside += [(pair, BARRIER_TO_MEMORY, True) for pair in behind]
-            across += [(pair, BARRIER_TO_MEMORY, True) for pair in beyond]
-        # no candidate runs a block in fewer cycles: one each, and fences keep theirs
-        least = np.where(self.fence, [max(1, i.control.stall) for i in self.code], 1)
-        shortest = np.add.reduceat(least, self.flow.start).tolist()
         unknown: list[tuple[Pair, int]] = []
-        for pair, near in dependences.crossing(self.blocks, self.parts, shortest, HORIZON):
+        crossing = dependences.crossing(self.blocks, self.parts, shortest, HORIZON)
+        for pair, near in itertools.chain(crossing, ((pair, True) for row in barriers for pair in row[1])):
             rule = self._rule(pair)
             if rule is not None:
                 checks.add((pair.second, int(self.scoreboards.number[pair.first]), rule))
             elif near:
                 need, known = self._need(pair)
-                if not known and self._place is not None:
-                    kept = self._compilers(pair, HORIZON)
-                    across.append((pair, need if kept is None else min(need, kept), False))
-                elif not known and self._compilers(pair, HORIZON) is None:
-                    across.append((pair, need, False))
-                elif not known:
+                kept = None if known else self._compilers(pair, HORIZON)
+                if kept is not None and self._place is None:
                     unknown.append((pair, need))
                 elif need > 1:
-                    across.append((pair, need, True))
+                    across.append((pair, need if kept is None else min(need, kept), known))
         self.inside = _columns(inside)
         self.scoreboards.ask(checks)
         self._across(across, unknown)
@@ -257,6 +258,9 @@ class Analysis:
         """The least distance of a pair, and True; or for an unknown one the most that may be asked of it, and
         False: it keeps its original distance up to there."""
         first, second = pair.first, pair.second
+        if pair.kind == MEMORY:
+            access = self.kinds[second].memory and not self.effects[second].never
+            return (PRODUCT_TO_WAIT, True) if self.asynchronous[first] else (BARRIER_TO_MEMORY, access)
         if pair.kind == ORDER or (self.asynchronous[first] and pair.kind in (RAW, WAW)):
             return 1, True  # a reader in between, WARPGROUP.DEPBAR or the queue of products keeps them apart
         if self.pinned[first] or self.pinned[second] or pair.register >= operands.B:
@@ -302,21 +306,16 @@ class Analysis:
         self.windows[first, second] = cycles
         return cycles
 
-    def _barrier_pairs(self, block: graph.GraphBlock) -> tuple[list[Pair], list[Pair]]:
-        """Each BAR and the memory operations behind it: in its block, and in those that follow at once."""
-
-        def accesses(number: int) -> list[int]:
-            m = self.memory
-            found: list[int] = m.instruction[m.at[number] : m.at[number + 1]].tolist()
-            return found
-
-        inside, across = [], []
-        for n in range(block.start, block.end):
-            if self.code[n].base == "BAR":
-                here = accesses(int(self.block_of[n]))
-                inside += [Pair(MEMORY, n, "", m, "", -1) for m in here if m > n]
-                across += [Pair(MEMORY, n, "", m, "", -1) for b in block.follow for m in accesses(b)]
-        return inside, across
+    def _barrier_pairs(self, number: int, shortest: list[int]) -> tuple[list[Pair], list[Pair]]:
+        """Each BAR or product, and what ptxas has no sooner behind it, in its block and in others."""
+        start, end = self.blocks[number].start, self.blocks[number].end
+        firsts = [n for n in range(start, end) if self.code[n].base == "BAR" or self.asynchronous[n]]
+        reached = dependences.reach(self.blocks, self.parts, shortest, number, -1) if firsts else {}
+        soon = [self.blocks[b] for b, cycles in reached.items() if cycles < BARRIER_TO_MEMORY]
+        held = {n: self.waits if self.asynchronous[n] else self.held for n in firsts}
+        inside = [Pair(MEMORY, n, "", k, "", -1) for n in firsts for k in range(n + 1, end) if held[n][k]]
+        over = [k for b in soon for k in range(b.start, b.end)]
+        return inside, [Pair(MEMORY, n, "", k, "", -1) for n in firsts for k in over if held[n][k]]
 
     def issue_times(self, stall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Issue cycle by position, counted from the start of its block, and each block's cycles (int32).

@@ -165,9 +165,9 @@ def crossing(
     for register, sources in registers.items():
         for source in sources:
             out = parts[source].ends[register]
-            reach = _reach(blocks, parts, shortest, source, register, False)
-            bare = _reach(blocks, parts, shortest, source, register, True) if out.unread else {}
-            for target, cycles in reach.items():
+            seen = reach(blocks, parts, shortest, source, register)
+            bare = reach(blocks, parts, shortest, source, register, True) if out.unread else {}
+            for target, cycles in seen.items():
                 into = parts[target].ends.get(register)
                 if into is None:
                     continue
@@ -183,17 +183,17 @@ def crossing(
                             yield Pair(kind, e.index, e.slot, f.index, f.slot, register), near
 
 
-def _reach(
+def reach(
     blocks: Sequence[GraphBlock],
     parts: Sequence[BlockPairs],
     shortest: Sequence[int],
     source: int,
     register: int,
-    unread: bool,
+    unread: bool = False,
 ) -> dict[int, int]:
     """Blocks entered with the register's accesses of `source` still visible -> least cycles on the way.
 
-    With `unread`, and with nothing on the way that always reads the register.
+    With `unread`, and with nothing on the way that always reads the register. -1 for no register: all blocks.
     """
     best = dict.fromkeys(blocks[source].follow, 0)
     work = list(best)

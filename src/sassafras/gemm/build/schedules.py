@@ -4,7 +4,7 @@ Kernels are compiled where they run. A row says of one compiler's cubin (by its 
 which order its instructions are faster; any other compiler's output runs unchanged. A row, of JSON Lines:
 
     {"gpu": "NVIDIA H200", "entry": "lean_tn_m1n2s2", "parent": DIGEST, "tuned": DIGEST, "offset": 1792,
-     "slots": 320, "moves": TEXT, "records": [[912, 160]], "release": "13.0", "rules": 5, ...}
+     "slots": 320, "moves": TEXT, "records": [[912, 160]], "release": "13.0", "rules": 6, ...}
 
 `offset` (bytes) and `slots` (of 16 bytes) are the code's place in the file. `moves` has three int32 a changed
 slot: slots since the last one, how far away its instruction stood, and what changes of its control code.
