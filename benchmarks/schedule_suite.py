@@ -309,11 +309,11 @@ def merge(files: list[Path], name: str, seed: int, out: Path) -> None:
         rows, said = sitting(file)
         sittings += said
         found |= {(row["kernel"], row["shape"]): row for row in rows}
-    order = {item[:2]: n for n, item in enumerate(wanted("all", set()))}
-    kept = sorted(found.values(), key=lambda r: order[(r["kernel"], r["shape"])])
-    if len({row.get("strategy", OURS["label"]) for row in kept}) > 1:
+    if len({row.get("strategy", OURS["label"]) for row in found.values()}) > 1:
         raise SystemExit("error: rows of several searches, as of --preset, make no table of the suite")
     environment = {**one_gpu(each["environment"] for each in sittings), "sittings": sittings}
+    order = {item[:2]: n for n, item in enumerate(wanted("all", {kernel for kernel, _ in found}))}
+    kept = sorted(found.values(), key=lambda r: order[(r["kernel"], r["shape"])])
     path = write(
         name,
         kept,

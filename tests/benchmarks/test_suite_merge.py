@@ -90,6 +90,11 @@ def test_sittings_of_two_gpus_or_of_several_searches_make_no_table(tmp_path: Pat
         schedule_suite.merge([one, other], "sip-protocol", 0, tmp_path)
     with pytest.raises(SystemExit, match="rows of NVIDIA H100 and of NVIDIA H200"):
         schedule_suite.sitting(written("one", "NVIDIA H100"))
+    first, last = written("first", "NVIDIA H200"), written("last", "NVIDIA H200", shape="512x2047")
+    schedule_suite.merge([last, first], "schedule-suite", 0, tmp_path)
+    table = json.loads((tmp_path / "schedule-suite.json").read_text())
+    assert [row["shape"] for row in table["rows"]] == ["512x4096", "512x2047"], "in the suite's order"
+    assert table["environment"]["gpu"] == "NVIDIA H200" and len(table["environment"]["sittings"]) == 2
 
 
 def test_the_newest_ptxas_is_the_second_baseline() -> None:

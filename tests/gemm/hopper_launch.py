@@ -26,6 +26,8 @@ Instance = PersistentInstance | SplitKInstance | UnalignedInstance | StreamInsta
 Config = PersistentConfig | SplitKConfig | UnalignedConfig | StreamConfig
 _KINDS = {PersistentInstance: "ws", SplitKInstance: "cs", UnalignedInstance: "any", StreamInstance: "st"}
 _KINDS |= {FoldedInstance: "cs", FoldedPersistentInstance: "wf"}
+#: gcc looks for garbage late: there are gigabytes for the few hundred MB that it fills
+_ROOM = ("--param=ggc-min-expand=1000", "--param=ggc-min-heapsize=500000")
 LATE, RANDOM, EAGER = 0, 1, 2
 
 _W, _C = PersistentInstance, SplitKInstance
@@ -214,7 +216,7 @@ def emulated(shared: Path, source: str, files: dict[str, str], **tables: str) ->
 
     What stands in for ptx_hopper.cuh is compiled once a run: more than half of the time of most programs.
     """
-    command = ["g++", "-std=c++17", "-fconcepts", "-O1"]
+    command = ["g++", "-std=c++17", "-fconcepts", "-O1", *_ROOM]
     names = {"ptx_hopper.cuh": "hopper_emulator.hpp", "lane_emulator.hpp": "lane_emulator.hpp"}
     header = {name: (HERE / file).read_text() for name, file in names.items()}
     folder = compiled(shared, header, [*command, "-w", "-x", "c++-header", "ptx_hopper.cuh"])

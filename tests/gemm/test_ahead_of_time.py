@@ -91,6 +91,7 @@ def test_a_read_only_folder_serves(tmp_path: Path, shared: Path, monkeypatch: py
     library = stand_in.build_driver(tmp_path, shared)
     folder = tmp_path / "kernels"
     folder.mkdir()
+    stand_in.launcher_into(folder, shared)
     cached_path(served["tn"].instance, folder).write_bytes(b"\x7fELF")
     elsewhere = tmp_path / "no folder"
     elsewhere.write_text("a file: nothing can be kept below it")

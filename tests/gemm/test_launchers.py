@@ -440,13 +440,13 @@ def test_tensor_maps_and_workspace(launcher: Any, library: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_of_each_thread_leaves_a_workspace_to_torch(
-    library: Path, tmp_path: Path, kind: str
+    library: Path, tmp_path: Path, shared: Path, kind: str
 ) -> None:
     """Threads would share what torch's allocator gives for handle 2."""
     current = [0x10]
     side = stand_in.torch_side(stream=lambda device: current[0])
     driver, state = Driver(str(library)), stand_in.state_of(library)
-    launcher = stand_in.make(kind, driver, side, tmp_path)
+    launcher = stand_in.make(kind, driver, side, stand_in.launcher_into(tmp_path, shared))
     a, b = half(16, 64), half(8, 64).t()
     problem = Problem(*launcher.key(a, b))
     rest = ((2 * problem.k,), (64, 64), 3)

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,12 @@ SANITIZERS = {
 _HELD = "            return at->second;\n"
 _WORDS = "    uint64_t words[kMostParameters];\n"
 _LAUNCH = "    return self->launch(&how, launch.function, pointers, nullptr);\n"
-#: what is wrong with the launcher, the sanitizer that says so, what it says
+#: what is wrong with the launcher where this sanitizer has to say so, and what it says
 PLANTED = {
-    "does not hold its plan": (
-        "address", {_HELD: "            return Held(Held(), at->second.get());\n"}, "heap-use-after-free",
-    ),
-    "shares its arguments and gives up the GIL": (
-        "thread",
+    # does not hold its plan
+    "address": ({_HELD: "            return Held(Held(), at->second.get());\n"}, "heap-use-after-free"),
+    # shares its arguments and gives up the GIL
+    "thread": (
         {
             _WORDS: f"    static {_WORDS.strip()}\n",
             _LAUNCH: "    int code;\n    Py_BEGIN_ALLOW_THREADS\n    code = " + _LAUNCH.strip()[7:]
@@ -83,12 +82,13 @@ def instrumented(shared: Path, sanitizer: str, changes: dict[str, str] | None = 
     return made
 
 
-def run(
-    settings: dict[str, Any], environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """The program, without address space randomisation where that can be had: gcc's ThreadSanitizer does not
-    work with that of some kernels."""
-    command = [sys.executable, "-m", "tests.gemm.threads_program", json.dumps(settings)]
+Run = tuple[int, str, str]
+
+
+def run(runs: list[dict[str, Any]], environment: dict[str, str] | None = None) -> list[Run]:
+    """The program's runs, without address space randomisation where that can be had: gcc's ThreadSanitizer
+    does not work with that of some kernels."""
+    command = [sys.executable, "-m", "tests.gemm.threads_program", json.dumps(runs)]
     if environment and shutil.which("setarch"):
         plain = ["setarch", "-R"]
         if subprocess.run([*plain, "true"], capture_output=True, check=False).returncode == 0:
@@ -100,53 +100,56 @@ def run(
     )  # fmt: skip
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("this kernel's address space is none that gcc's ThreadSanitizer knows")
-    return done
-
-
-def sanitized(sanitizer: str, settings: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    _, variable, options = SANITIZERS[sanitizer]
-    return run(settings, {"LD_PRELOAD": runtime(sanitizer), variable: options})
-
-
-def right(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0 and "Sanitizer" not in done.stderr, done.stderr[:6000]
-    said = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def right(done: Run) -> None:
+    status, out, errors = done
+    assert status == 0 and "Sanitizer" not in errors, errors[:6000]
+    said = json.loads(out)
     print(said)
     assert said["wrong"] == 0 and not said["faults"], said
     assert set(said["members"].values()) == {"ours"} and len(said["members"]) == 6, said
     assert said["launches"] > 0.7 * said["products"] and said["counts"]["refused"] > 0, said
 
 
+def folders(tmp_path: Path, *names: str) -> Iterator[str]:
+    """A cache for each run."""
+    for name in names:
+        (tmp_path / name).mkdir()
+        yield str(tmp_path / name)
+
+
 @pytest.mark.timeout(SECONDS + 60)
-@pytest.mark.parametrize("kind", ["compiled", "python"])
-def test_six_threads(tmp_path: Path, shared: Path, kind: str) -> None:
-    driver = stand_in.build_driver(tmp_path, shared)
-    launcher = ""
-    if kind == "compiled":
-        launcher = str(build.path(stand_in.launcher_into(tmp_path, shared)))
-        if not Path(launcher).is_file():
-            pytest.skip("the compiled launcher cannot be built here")
-    settings = {"driver": str(driver), "cache": str(tmp_path), "launcher": launcher}
-    right(run({**settings, "rounds": max(400, ROUNDS)}))
+def test_six_threads(tmp_path: Path, shared: Path) -> None:
+    driver = str(stand_in.build_driver(tmp_path, shared))
+    made, python = folders(tmp_path, "compiled", "python")
+    launcher = build.path(stand_in.launcher_into(Path(made), shared))
+    runs = [{"cache": python, "launcher": ""}, {"cache": made, "launcher": str(launcher)}]
+    built = launcher.is_file()
+    for done in run([{**one, "driver": driver, "rounds": max(400, ROUNDS)} for one in runs[: 1 + built]]):
+        right(done)
+    if not built:
+        pytest.skip("the compiled launcher cannot be built here; Python's is right")
 
 
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_six_threads_under_a_sanitizer(tmp_path: Path, shared: Path, sanitizer: str) -> None:
-    runtime(sanitizer)
-    files = instrumented(shared, sanitizer)
-    right(sanitized(sanitizer, {**files, "cache": str(tmp_path), "rounds": ROUNDS}))
-
-
-@pytest.mark.timeout(SECONDS + 60)
-@pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_fault_is_found(tmp_path: Path, shared: Path, fault: str) -> None:
-    """The same run finds what it is there for."""
-    sanitizer, changes, says = PLANTED[fault]
-    runtime(sanitizer)
-    files = instrumented(shared, sanitizer, changes)
-    done = sanitized(sanitizer, {**files, "cache": str(tmp_path), "rounds": 30})
-    assert done.returncode == 66 and says in done.stderr, done.stderr[:4000] + done.stdout
+    """What is right is silent, and the same run finds a planted fault."""
+    _, variable, options = SANITIZERS[sanitizer]
+    environment = {"LD_PRELOAD": runtime(sanitizer), variable: options}
+    changes, says = PLANTED[sanitizer]
+    one, other = folders(tmp_path, "right", "planted")
+    settings = [
+        {**instrumented(shared, sanitizer), "cache": one, "rounds": ROUNDS},
+        {**instrumented(shared, sanitizer, changes), "cache": other, "rounds": 30},
+    ]
+    found, planted = run(settings, environment)
+    right(found)
+    status, out, errors = planted
+    assert status == 66 and says in errors, errors[:4000] + out
 
 
 def at_once(work: Callable[[], Any], count: int = 6) -> list[Any]:

@@ -1,15 +1,17 @@
 """Threads that call `sassafras.matmul` on the driver's stand-in, every product checked.
 
-    python -m tests.gemm.threads_program '{"driver": FILE, "cache": FOLDER, "launcher": FILE, "rounds": 300}'
+    python -m tests.gemm.threads_program '[{"driver": FILE, "cache": FOLDER, "launcher": FILE, "rounds": 9}]'
 
-Run by test_threads.py in a process of its own, perhaps under a sanitizer; prints one line of JSON. With "" as
-launcher Python's is used. Meanwhile plans are forgotten and replaced, and some launches fail. Whatever the
+Run by test_threads.py, perhaps under a sanitizer; prints one line of JSON. Each of the settings is a run in a
+process of its own, forked when torch is there: importing it takes longer than most runs. With "" as launcher
+Python's is used. Meanwhile plans are forgotten and replaced, and some launches fail. Whatever the
 launchers ask of torch gives up the GIL: a plan or an argument block that threads share is caught in use.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import threading
@@ -160,5 +162,17 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def alone(settings: dict[str, Any]) -> tuple[int, str, str]:
+    """One run in a fork: its status, what it printed, and its errors. Only the parent returns."""
+    said = [Path(settings["cache"], name) for name in ("said", "errors")]
+    if not (child := os.fork()):
+        for number, path in enumerate(said, 1):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        print(json.dumps(main(settings)))
+        sys.exit()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return status, *(path.read_text(errors="replace") for path in said)
+
+
 if __name__ == "__main__":
-    print(json.dumps(main(json.loads(sys.argv[1]))))
+    print(json.dumps([alone(settings) for settings in json.loads(sys.argv[1])]))

@@ -15,6 +15,7 @@ the instruction is marked `unexplained` and nothing may move it or pass it.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from .disassembly import Line
 from .opcodes import base
@@ -26,6 +27,7 @@ _BASES = {"R": GPR, "P": PRED, "UR": UGPR, "UP": UPRED, "B": BREG}
 _LIMITS = {"R": 254, "P": 6, "UR": 254, "UP": 6, "B": 15}
 
 
+@lru_cache(maxsize=16384)
 def named_registers(text: str) -> frozenset[int]:
     """Registers that a piece of disassembly names (first register of a wide operand only)."""
     found = set()

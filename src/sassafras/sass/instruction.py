@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from .control import Control
 from .opcodes import Op, base
@@ -40,16 +41,17 @@ class Instruction:
     reads: frozenset[int]
     writes: frozenset[int]
     unexplained: str = ""
+    #: the opcode before its first dot; asked for some thirty times when a kernel is analysed
+    base: str = field(init=False, repr=False, compare=False)
 
-    @property
-    def base(self) -> str:
-        """The opcode before its first dot."""
-        return base(self.opcode)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", base(self.opcode))
 
     def __str__(self) -> str:
         return f"{self.control}  /*{self.offset:04x}*/  {self.text}"
 
 
+@lru_cache(maxsize=16384)  # candidates of one kernel have most of their lines in common
 def split_text(text: str) -> tuple[str, str, tuple[str, ...]]:
     """Split ``@!P0 LDG.E R8, desc[UR6][R6.64+0x600]`` into guard, opcode and operands.
 

@@ -211,23 +211,8 @@ def _function(entry: Entry, listing: Listing, disassembly: Disassembly) -> Funct
             unexplained = unexplained or f"{opcode}: .nv.info names a register here"
         low, high = int(code[index, 0]), int(code[index, 1])
         op = opcodes.OPCODES[opcodes.base(opcode)]
-        instructions.append(
-            Instruction(
-                index,
-                line.offset,
-                low,
-                high,
-                line.text,
-                guard,
-                opcode,
-                operands,
-                Control.decode(high),
-                op,
-                reads,
-                writes,
-                unexplained,
-            )
-        )
+        facts = (index, line.offset, low, high, line.text, guard, opcode, operands)
+        instructions.append(Instruction(*facts, Control.decode(high), op, reads, writes, unexplained))
     return Function(
         name=entry.name,
         arch=disassembly.target,

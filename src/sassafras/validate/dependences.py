@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .effects import Access, Effects
 from .graph import GraphBlock
@@ -21,8 +22,7 @@ Guard = tuple[int, bool, int]
 """(predicate, negated, version): equal guards within a block have the same value"""
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """`first` stays before `second`: kind, indices, and the slots that meet (``""`` for memory)."""
 
     kind: int
@@ -85,7 +85,7 @@ def exclusive(a: Guard | None, b: Guard | None) -> bool:
 
 def _forget(events: list[Event], guard: Guard | None) -> None:
     """Drop the events that an instruction under this guard supersedes: all, or those under the same one."""
-    events[:] = [e for e in events if guard is not None and e.guard != guard]
+    events[:] = [e for e in events if e.guard != guard] if guard is not None else ()
 
 
 class BlockPairs:

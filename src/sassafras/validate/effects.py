@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from . import encoding, operands
@@ -38,6 +38,7 @@ class Effects:
         accesses: one for each register and place.
         guard: the guard's predicate register, or None; `negated` its sign; `never` for ``@!PT``.
         problem: why it is pinned, or ``""``.
+        reads, writes: registers read, and written (perhaps, when guarded).
     """
 
     accesses: tuple[Access, ...]
@@ -45,16 +46,12 @@ class Effects:
     negated: bool
     never: bool
     problem: str
+    reads: frozenset[int] = field(init=False, repr=False, compare=False)
+    writes: frozenset[int] = field(init=False, repr=False, compare=False)
 
-    @property
-    def reads(self) -> frozenset[int]:
-        """Registers read."""
-        return frozenset(a.register for a in self.accesses if not a.write)
-
-    @property
-    def writes(self) -> frozenset[int]:
-        """Registers written (perhaps, when guarded)."""
-        return frozenset(a.register for a in self.accesses if a.write)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reads", frozenset([a.register for a in self.accesses if not a.write]))
+        object.__setattr__(self, "writes", frozenset([a.register for a in self.accesses if a.write]))
 
 
 @dataclass(frozen=True, slots=True)
