@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from sassafras.core import Candidate, Kernel, SassafrasError
+from sassafras.frontend._ptxas import assemble
 from sassafras.sass import Program
+from sassafras.sass.tools import find
 from sassafras.schedule import ScheduleSpace
 from sassafras.schedule.control import regenerate
 from sassafras.schedule.pipes import busy, holds, plain, uses
@@ -186,3 +188,31 @@ def test_what_other_queues_vouch_for_gets_a_scoreboard() -> None:
     new = Program.parse(s.emit(s.tightened(s.start()))).function()
     assert all(i.control.write_barrier is not None for i in new.instructions if i.base == "S2R")
     assert Validator(kernel.cubin).check(s.emit(s.tightened(s.start()))).ok
+
+
+def test_a_group_of_copies_that_nothing_waits_for_keeps_its_scoreboard() -> None:
+    """A commit whose DEPBAR is missing: all schedules had another scoreboard there, and were refused."""
+    ptx = """
+.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 p) {
+.shared .align 16 .b8 room[64]; .reg .b64 %p0; .reg .b32 %x<4>;
+ld.param.u64 %p0, [p];
+ld.global.v4.b32 {%x0, %x1, %x2, %x3}, [%p0];
+cp.async.ca.shared.global [room], [%p0], 16;
+cp.async.commit_group;
+st.global.v4.b32 [%p0+16], {%x3, %x2, %x1, %x0};
+ret;
+}
+"""
+    data = assemble(ptx, "sm_90a", str(find("ptxas").path))
+    code = Program.parse(data).function("k").instructions
+    assert "DEPBAR" not in {i.base for i in code}
+    (commit,) = (i for i in code if i.base == "LDGDEPBAR")
+    s = ScheduleSpace(Kernel(data, "k", "sm_90a", 32), control="regenerate")
+    for state in (s.start(), s.tightened(s.start())):
+        made = s.emit(state)
+        assert Validator(data).check(made).ok
+        (now,) = (i for i in Program.parse(made).function("k").instructions if i.base == "LDGDEPBAR")
+        assert now.control.write_barrier == commit.control.write_barrier is not None

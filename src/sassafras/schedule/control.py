@@ -47,6 +47,8 @@ _STEERING = frozenset(
 NO_WAIT = frozenset(
     "WARPGROUP.DEPBAR.LE WARPGROUP.DEPBAR DEPBAR LDGDEPBAR HGMMA IGMMA QGMMA BGMMA NOP BSSY MEMBAR".split()  # noqa: SIM905
 )
+#: what closes a group of copies: its scoreboard is one that DEPBAR counts, as a rule
+_GROUPS = ("LDGDEPBAR", "UTMACMDFLUSH")
 #: reader -> writers whose result cannot overtake its operands: no wait (seen in ptxas output)
 _QUEUED = {
     "LDG": "LDG LDL",
@@ -163,6 +165,10 @@ def facts(function: Function, graph: Graph) -> ScoreboardProblem:
         if i.base == "DEPBAR" and i.operands
         for n in scoreboards.scoreboard_names(i.operands[0])
     }
+    for i in code:  # a group that nothing counts names its scoreboard, too
+        if i.base in _GROUPS:
+            barriers = i.control.write_barrier, i.control.read_barrier
+            reserved |= {b for b in barriers if b is not None}
     runs = [i.guard not in ("!PT", "!UPT") for i in code]
     for i in code:
         if not runs[i.index]:
@@ -192,7 +198,7 @@ def facts(function: Function, graph: Graph) -> ScoreboardProblem:
             if barrier_set is not None:
                 hint[k] = barrier_set
                 # DEPBAR counts this scoreboard, or it belongs to an instruction that stays as it is
-                if barrier_set in reserved and i.base in ("LDGDEPBAR", "UTMACMDFLUSH", "DEPBAR"):
+                if barrier_set in reserved and i.base in (*_GROUPS, "DEPBAR"):
                     keeps[k] = barrier_set
         name = unit(i.opcode)
         covering[v] = COVERING.get(name, -1)
