@@ -15,7 +15,8 @@ from sassafras.core import DeviceError
 from sassafras.cuda.fork_server import ForkServer
 from sassafras.cuda.worker_process import WorkerDied, WorkerProcess
 from sassafras.evaluate.gpu.protocol import WORKER
-from tests.cuda.test_worker_process import FAULTS, FAULTY, gone
+from tests.cuda.test_worker_process import FAULTS, FAULTY
+from tests.processes import gone
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from sassafras.cuda.worker_process import (
     package_path,
 )
 from sassafras.evaluate.gpu.protocol import WORKER
+from tests.processes import gone
 
 #: the module that sleeps, dies and so on when asked, and where it is
 FAULTY = "faulty_worker"
@@ -42,20 +43,6 @@ def worker(request: pytest.FixtureRequest, server: ForkServer) -> Iterator[Worke
     process = WorkerProcess(FAULTY, environment=FAULTS, server=forks)
     yield process
     process.kill()
-
-
-def gone(pid: int, within: float = 3.0) -> bool:
-    """True once no process (zombies aside) has this id."""
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_answers_come_from_another_process(worker: WorkerProcess) -> None:

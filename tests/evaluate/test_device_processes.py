@@ -16,6 +16,7 @@ from sassafras import Candidate, Case, Evaluation, Kernel, Verdict, Workload
 from sassafras.cuda import ahead
 from sassafras.evaluate.gpu import CudaDevice
 from sassafras.evaluate.gpu.device import Limits
+from tests.processes import gone
 from tests.shared import python_path
 
 ROOT = Path(__file__).parents[2]
@@ -59,15 +60,6 @@ def said(log: Path, do: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["do"] == do]
 
 
-def ended(pid: int) -> bool:
-    deadline = time.monotonic() + 5
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return True
-        time.sleep(0.02)
-    return not Path(f"/proc/{pid}").exists()
-
-
 def test_a_remeasurement_is_made_in_fresh_processes_of_one_import(device: Pretended, log: Path) -> None:
     device.open(*subject())
     assert device.run(FASTER).verdict is Verdict.CORRECT
@@ -81,7 +73,7 @@ def test_a_remeasurement_is_made_in_fresh_processes_of_one_import(device: Preten
     assert [line["cold"] for line in opened] == [False] + [True] * 5
     assert len({line["seed"] for line in opened}) == 6
     assert len(said(log, "preload")) == 1 and len({line["parent"] for line in opened}) == 1
-    assert all(ended(line["pid"]) for line in measured)
+    assert all(gone(line["pid"]) for line in measured)
     assert device.run(FASTER).verdict is Verdict.CORRECT and device.last_answer["pid"] == searching
 
 
@@ -123,7 +115,7 @@ def test_processes_are_forked_ahead_of_a_remeasurement(
         deadline = time.monotonic() + 30
         while len(said(log, "load")) < 10 and time.monotonic() < deadline:
             time.sleep(0.02)
-    assert all(ended(line["pid"]) for line in said(log, "load"))
+    assert all(gone(line["pid"]) for line in said(log, "load"))
 
 
 @pytest.mark.parametrize("loads", ["", "fails"])
@@ -145,7 +137,7 @@ def test_the_worker_is_begun_while_the_caller_compiles(
         deadline = time.monotonic() + 30
         while len(said(log, "load")) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
-    assert ended(said(log, "load")[1]["pid"])
+    assert gone(said(log, "load")[1]["pid"])
 
 
 def test_a_server_that_was_started_ahead_is_used(log: Path) -> None:
@@ -161,7 +153,7 @@ def test_a_server_that_was_started_ahead_is_used(log: Path) -> None:
         assert len(said(log, "preload")) == 2 and len({line["parent"] for line in said(log, "open")}) == 2
 
 
-def test_a_server_that_nobody_takes_is_ended(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_nobody_takes_is_gone(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "GPU_WORKER", Pretended.worker)
     monkeypatch.setattr(ahead, "_SIGNS", ("/nowhere",))
     ahead.begin("auto")
@@ -212,7 +204,7 @@ def test_without_its_fork_server_a_device_starts_its_workers(device: Pretended, 
     assert device._server is not None
     device._server._process.send_signal(signal.SIGKILL)
     device._server._process.wait()
-    assert ended(said(log, "open")[0]["pid"])
+    assert gone(said(log, "open")[0]["pid"])
     assert device.run(FASTER).verdict is Verdict.CORRECT
     outcome = device.remeasure(FASTER, processes=2)
     assert outcome.verdict is Verdict.CORRECT and len(outcome.facts["processes"]) == 2
@@ -226,7 +218,7 @@ def test_a_server_whose_imports_fail_is_done_without(log: Path, monkeypatch: pyt
         outcome = device.remeasure(FASTER)
         assert outcome.verdict is Verdict.CORRECT and len(outcome.facts["processes"]) == 5
     assert len(said(log, "preload")) == 1 and len(said(log, "open")) == 6
-    assert all(ended(line["pid"]) for line in said(log, "open"))
+    assert all(gone(line["pid"]) for line in said(log, "open"))
 
 
 def test_closing_ends_the_worker_and_the_server(log: Path) -> None:
@@ -236,9 +228,9 @@ def test_closing_ends_the_worker_and_the_server(log: Path) -> None:
         server = device._server._process.pid
         found = device.environment()
     assert found == device.environment() and "python" in found
-    assert ended(said(log, "open")[0]["pid"]) and ended(server)
+    assert gone(said(log, "open")[0]["pid"]) and gone(server)
     device.close()
     device.open(*subject())  # as several searches with one device do
     assert device.run(FASTER).verdict is Verdict.CORRECT and len(said(log, "preload")) == 2
     device.close()
-    assert ended(said(log, "open")[1]["pid"])
+    assert gone(said(log, "open")[1]["pid"])

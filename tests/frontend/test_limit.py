@@ -12,19 +12,10 @@ import pytest
 
 from sassafras.core import CompileError
 from sassafras.frontend.limit import within
+from tests.processes import gone
 
 #: sleeps where only its end would end it; prints the ids of the shell and of what the shell started
 HANGS = ["sh", "-c", 'sleep 600 & echo "$$ $!" > "$0"; wait']
-
-
-def gone(pid: int) -> bool:
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        status = Path(f"/proc/{pid}/stat")
-        if not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_what_ends_in_time_is_returned_or_raised() -> None:

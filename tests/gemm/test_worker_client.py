@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +17,7 @@ from sassafras.core import DeviceError
 from sassafras.gemm.bench import worker_client
 from sassafras.gemm.bench.options import Options
 from sassafras.gemm.bench.worker_client import WorkerClient
+from tests.processes import alive
 
 PLAN = {"mode": "select", "options": asdict(Options(configs=12, finalists=2)), "cache": None, "dry": True}
 QUESTION = {"shape": "64x64x64"}
@@ -69,7 +69,7 @@ def test_a_hanging_process_is_killed(child: WorkerClient, monkeypatch: pytest.Mo
     monkeypatch.setattr(worker_client, "STALL", 0.5)
     lost = child.ask(QUESTION)
     assert lost["error"] == "its process is stopped: no answer within 0.5 s" and lost["lost"]
-    assert not _alive(child.pid)
+    assert not alive(child.pid)
 
 
 def test_a_lost_context_ends_the_process(child: WorkerClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_a_lost_context_ends_the_process(child: WorkerClient, monkeypatch: pytes
     pid, process = child.pid, child._process
     assert pid is not None and process is not None
     monkeypatch.setattr(process, "receive", lambda *args: {"record": {**record, "error": "x", "lost": True}})
-    assert child.ask(QUESTION)["lost"] and child.deaths == 1 and not _alive(pid)
+    assert child.ask(QUESTION)["lost"] and child.deaths == 1 and not alive(pid)
     monkeypatch.undo()
     assert "error" not in child.ask(QUESTION) and child.pid != pid
 
@@ -115,14 +115,6 @@ def test_it_ends_with_its_parent() -> None:
     parent.stdin.close()
     parent.stdout.close()
     until = time.monotonic() + 60
-    while time.monotonic() < until and _alive(pid):
+    while time.monotonic() < until and alive(pid):
         time.sleep(0.1)
-    assert not _alive(pid)
-
-
-def _alive(pid: int) -> bool:
-    """Whether the process still runs (a zombie that nobody waits for does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    assert not alive(pid)

@@ -92,13 +92,6 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def said(answer: Any) -> str:
     """What an error says."""
     assert answer.is_error, answer.structured_content

@@ -31,8 +31,9 @@ from sassafras.mcp_server.tools import TOOLS, Call  # noqa: E402
 from sassafras.mcp_server.worker import _call  # noqa: E402
 from sassafras.store import Store  # noqa: E402
 from tests.cli.in_process import sassafras as command_line  # noqa: E402
+from tests.processes import alive  # noqa: E402
 
-from .serving import alive, descendants, fill, over_http, over_stdio, said  # noqa: E402
+from .serving import descendants, fill, over_http, over_stdio, said  # noqa: E402
 
 MODEL = {"device": "model"}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "agent"
