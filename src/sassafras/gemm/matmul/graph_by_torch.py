@@ -23,6 +23,11 @@ def waits_are_missing() -> bool:
     return bool(getattr(settings.triton, "enable_pdl", False))
 
 
+def say() -> None:
+    """Warn, once, that torch's products run for that reason."""
+    api.warn_once("pdl", "Inductor's kernels do not wait with triton.enable_pdl")
+
+
 def replaces(graph: Any) -> bool:
     """Where `waits_are_missing`, put what operators of ours are out of torch's in their places, and say so,
     once; whether they are."""
@@ -32,7 +37,7 @@ def replaces(graph: Any) -> bool:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     for node in [node for node in graph.nodes if getattr(node.target, "namespace", "") == "sassafras"]:
-        api.warn_once("pdl", "Inductor's kernels do not wait with triton.enable_pdl")
+        say()
         given = node.all_input_nodes
         composed = _of(node, given)
         traced = make_fx(composed, select_decomp_table())(*(one.meta["val"] for one in given))
