@@ -15,7 +15,8 @@ from torch.nn import functional
 class Dims:
     """A model's dimensions; `vocabulary` 0: there is no such product. A vision model's attention sees all
     tokens, its layers have biases, LayerNorm and GELU. `apart`: queries, keys, values, gate and up are layers
-    of their own, as transformers has them, instead of two."""
+    of their own, as transformers has them, instead of two. `static`: rows of a cache that is longer than what
+    is in it; a mask says which count."""
 
     hidden: int
     heads: int
@@ -26,6 +27,7 @@ class Dims:
     qkv_bias: bool = False
     vision: bool = False
     apart: bool = False
+    static: int = 0
 
     @property
     def layer_elements(self) -> int:
@@ -41,6 +43,7 @@ MODELS = {
     "vit-l": Dims(1024, 16, 16, 64, 4096, qkv_bias=True, vision=True),
 }
 MODELS |= {f"{name}-apart": replace(MODELS[name], apart=True) for name in ("llama-3-8b", "qwen2.5-7b")}
+MODELS["llama-3-8b-static"] = replace(MODELS["llama-3-8b"], apart=True, static=4096)
 #: what the rehearsal runs in their place
 _SMALL = {"hidden": 64, "heads": 4, "head": 16, "feed_forward": 96, "vocabulary": 128}
 SMALL = {name: replace(d, kv_heads=4 if d.vision else 2, **_SMALL) for name, d in MODELS.items()}
@@ -73,9 +76,12 @@ class Layer(nn.Module):
         self.down = nn.Linear(dims.feed_forward, dims.hidden, bias=dims.vision)
         if context:
             for name in ("keys", "values"):
-                self.register_buffer(name, torch.randn(batch, dims.kv_heads, context, dims.head))
+                rows = max(context, dims.static)
+                self.register_buffer(name, torch.randn(batch, dims.kv_heads, rows, dims.head))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, last: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, last: Tensor, counts: Tensor | None = None
+    ) -> Tensor:
         dims, (batch, tokens, _) = self.dims, x.shape
         heads, normed = [dims.heads, dims.kv_heads, dims.kv_heads], self.first(x)
         found = [layer(normed).view(batch, tokens, -1, dims.head) for layer in self.qkv]
@@ -86,7 +92,9 @@ class Layer(nn.Module):
         if self.context:
             k, v = self.keys.index_copy_(2, last, k), self.values.index_copy_(2, last, v)
         y = self.attend(
-            q, k, v, is_causal=not (self.context or dims.vision), enable_gqa=dims.heads != dims.kv_heads
+            *(q, k, v, counts),
+            is_causal=not (self.context or dims.vision),
+            enable_gqa=dims.heads != dims.kv_heads,
         )
         x = x + self.o(y.transpose(1, 2).reshape(batch, tokens, -1))
         normed = self.second(x)
@@ -113,10 +121,12 @@ class Model(nn.Module):
         for name, table in (("cos", angles.cos()), ("sin", angles.sin())):
             self.register_buffer(name, torch.cat((table, table), dim=-1).unsqueeze(1))
         self.register_buffer("last", torch.tensor([max(0, context - 1)]))
+        counts = (torch.arange(max(context, dims.static)) < context)[None, None, None]
+        self.register_buffer("counts", counts if context and dims.static else None)
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
-            x = layer(x, self.cos, self.sin, self.last)
+            x = layer(x, self.cos, self.sin, self.last, self.counts)
         return self.head(self.norm(x))
 
     def shared(self) -> Model:

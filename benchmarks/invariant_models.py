@@ -30,13 +30,13 @@ def triton_products() -> Iterator[None]:
         room._ours = ours
 
 
-def attended(q: Any, k: Any, v: Any, *, is_causal: bool, enable_gqa: bool) -> Any:
+def attended(q: Any, k: Any, v: Any, mask: Any, *, is_causal: bool, enable_gqa: bool) -> Any:
     """torch's memory-efficient attention, which splits no sequence: one CTA sums all keys of a head."""
     from torch.nn import functional
 
     if enable_gqa:
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+    return functional.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal)
 
 
 def model(name: str, kind: Any, layers: int, context: int) -> dict[str, Any]:

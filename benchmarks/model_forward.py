@@ -5,8 +5,9 @@
         [--share 1/4] [--resume JOURNAL ...] [--dry-run]
 
 Random weights, four layers (more where four lie below four times the L2), plain torch (`decoder`; models
-called -apart have queries, keys, values, gate and up in layers of their own, as transformers has; of these
-alone it writes model-forward-apart.json). Up to 256 tokens are as many sequences that decode one token after
+called -apart have queries, keys, values, gate and up in layers of their own, as transformers has; -static its
+cache of 4,096 rows and a mask, too; of one kind alone it writes model-forward-apart.json or -static.json).
+Up to 256 tokens are as many sequences that decode one token after
 --context cached ones; more are the prefill of one sequence. Contestants of a row run interleaved in one
 process on the same weights: `eager`, `compile` (torch.compile), `max_autotune` (by its option, 1 to 64
 tokens), `sassafras_eager`, `sassafras_compile` (`with_sassafras` applied before), `null` (a second graph of
@@ -159,7 +160,8 @@ class Bench:
         after = {name: deviation(graphs[name].result(), exact) for name in whole}
         wrong = wrong_of(deviations, after)
         weights = sum(p.numel() for p in plain.parameters())
-        cached = sum(b.numel() for n, b in plain.named_buffers() if n.endswith(("keys", "values")))
+        caches = [b for n, b in plain.named_buffers() if n.endswith(("keys", "values"))]
+        cached = sum(b[:, :, :context].numel() for b in caches)  # a static one is longer
         return {
             "shape": row.name,
             "row": row._asdict(),
@@ -317,7 +319,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = command_line(__doc__)
     models, every = ("llama-3.2-1b", "llama-3-8b", "qwen2.5-7b", "vit-l"), DECODE + PREFILL
-    more = ("llama-3-8b-apart", "qwen2.5-7b-apart")
+    more = ("llama-3-8b-apart", "qwen2.5-7b-apart", "llama-3-8b-static")
     parser.add_argument("--models", nargs="+", choices=models + more, default=models)
     parser.add_argument("--tokens", nargs="+", type=int, choices=every, default=every)
     parser.add_argument("--context", type=int, default=512, help="cached tokens of each decoding sequence")
@@ -330,8 +332,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    apart = all(model.endswith("-apart") for model in given.models)
-    given.name = "model-forward" + "-apart" * apart + "-dry" * given.dry_run
+    kinds = {next((kind for kind in ("-apart", "-static") if m.endswith(kind)), "") for m in given.models}
+    given.name = "model-forward" + (kinds.pop() if len(kinds) == 1 else "") + "-dry" * given.dry_run
     given.path = journal_path(given, given.name)
     return given
 

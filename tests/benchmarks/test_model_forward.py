@@ -112,6 +112,19 @@ def test_layers_apart_compute_what_joined_ones_do(bench: Any) -> None:
         torch.testing.assert_close(apart(x), joined(x))
 
 
+def test_a_static_cache_is_read_as_far_as_it_is_filled(bench: Any) -> None:
+    import torch
+    from decoder import SMALL, made
+
+    kinds = [f"llama-3-8b-{kind}" for kind in ("static", "apart")]
+    (static, x), (apart, _) = (made(SMALL[kind], 1, 4, 8, False, torch.float32, "cpu") for kind in kinds)
+    state = static.state_dict()
+    del state["counts"]
+    apart.load_state_dict({name: t[:, :, :8] if t.dim() == 4 else t for name, t in state.items()})
+    assert static.layers[0].keys.shape[2] == 4096
+    torch.testing.assert_close(static(x), apart(x))
+
+
 def test_a_process_without_time_leaves_its_journal(tmp_path: Path) -> None:
     done = run_benchmark("model_forward", "--dry-run", "--limit-s", "0", "--out", tmp_path)
     assert done.returncode == 1, "no row is no result"

@@ -136,6 +136,29 @@ void general(const Matrix &a, const Matrix &b, const Matrix &c, long m, long n, 
             }
     }
 }
+// Attention of one query row a head, each of `group` heads sharing keys and values. What lies where, in elements, in the order of the
+// kernels' parameters.
+void attend(const uint16_t *q, const uint16_t *k, const uint16_t *v, const uint16_t *mask, uint16_t *c, const long (&at)[10], long batch,
+            long heads, long group, long keys, long size, float scale, bool bf16) {
+    for (long b = 0; b < batch; ++b)
+        for (long h = 0; h < heads; ++h) {
+            std::vector<float> weights((size_t)keys), sums((size_t)size);
+            const uint16_t *const row = q + b * at[0] + h * at[1];
+            float most = -INFINITY, total = 0;
+            for (long i = 0; i < keys; ++i) {
+                float dot = 0;
+                for (long j = 0; j < size; ++j) dot += load(row + j, bf16) * load(k + b * at[2] + h / group * at[3] + i * at[4] + j, bf16);
+                weights[(size_t)i] = dot * scale + (mask ? load(mask + b * at[8] + h * at[9] + i, bf16) : 0);
+                most = std::fmax(most, weights[(size_t)i]);
+            }
+            for (long i = 0; i < keys; ++i) {
+                const float weight = std::exp(weights[(size_t)i] - (most == -INFINITY ? 0 : most));
+                total += weight;
+                for (long j = 0; j < size; ++j) sums[(size_t)j] += weight * load(v + b * at[5] + h / group * at[6] + i * at[7] + j, bf16);
+            }
+            for (long j = 0; j < size; ++j) store(c + (b * heads + h) * size + j, total ? sums[(size_t)j] / total : 0, bf16);
+        }
+}
 template <class T> T value(void **params, int i) { T v; std::memcpy(&v, params[i], sizeof v); return v; }
 } // namespace
 
@@ -270,6 +293,18 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
                 for (long part = 0; part < parts; ++part) sum += sums[(part * rows + i) * columns + j];
                 store(c + (d.swapped ? j * ldc + i : i * ldc + j), sum, d.bf16);
             }
+        return 0;
+    }
+    if (name.rfind("attention_", 0) == 0) {
+        const auto at = [&](const char *wanted) { return value<uint16_t *>(params, index(wanted)); };
+        const char *const names[10] = {"q_batch", "q_head", "k_batch", "k_head", "k_row", "v_batch", "v_head", "v_row", "mask_batch", "mask_head"};
+        long strides[10];
+        for (int i = 0; i < 10; ++i) strides[i] = (long)value<long long>(params, index(names[i]));
+        const long group = scalar("group", 0), size = std::strtol(name.c_str() + name.find("_d") + 2, nullptr, 10);
+        const bool masked = name.back() == 'm';
+        if (config->grid[0] != 1u << scalar("log2_splits", 0) || state.cluster[0] != config->grid[0] || masked != !!at("mask")) return INVALID;
+        attend(at("q"), at("k"), at("v"), at("mask"), at("c"), strides, config->grid[2], config->grid[1] * group, group,
+               scalar("keys", 0), size, value<float>(params, index("scale")), d.bf16);
         return 0;
     }
     if (name.rfind("rms_", 0) == 0 || name.rfind("gated_", 0) == 0) { // what works row by row

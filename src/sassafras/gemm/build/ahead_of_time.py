@@ -12,7 +12,7 @@ from typing import Any
 
 from sassafras.core import SassafrasError
 
-from ..configs import joined, registry, rows
+from ..configs import attention, joined, registry, rows
 from ..configs.registry import Instance, expression
 from . import cubins as compiling
 from . import launcher as launchers
@@ -30,7 +30,7 @@ def kernels(only: str = "") -> list[Instance]:
     """
     wanted = expression(only)
     products = (*registry.INSTANCES, *registry.OTHER_INSTANCES, *registry.EPILOGUE_INSTANCES)
-    every: tuple[Any, ...] = (*products, *joined.INSTANCES, *rows.INSTANCES)
+    every: tuple[Any, ...] = (*products, *joined.INSTANCES, *rows.INSTANCES, *attention.INSTANCES)
     found = [instance for instance in every if wanted.search(instance.name)]
     if not found:
         raise SassafrasError("no kernel has such a name", where=only)

@@ -5,6 +5,7 @@ residual's sum behind a product, an RMS norm ahead of it, and weights that nothi
 are read before the launch ahead has ended. Products that share their rows, queries, keys and values, or gate
 and up, become one, ``sassafras::joined``. For more rows than the stream kernel has, norms and pairs become
 ``sassafras::rms_norm`` and ``::gated`` between products of ours: launches that overlap those around them.
+Attention of one query row becomes ``sassafras::attention`` for the same reason.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from ..configs import joined
 from ..configs.persistent_pair import PairConfig
 from ..configs.stream import LEAST_CONSTANT
-from . import api, graph_by_torch, joined_op, plain_tensors, rows_op
+from . import api, attention_op, attention_patterns, graph_by_torch, joined_op, plain_tensors, rows_op
 from .graph_patterns import FILE, halves, known, pair, product, residual, rms_norm, same_columns
 from .joined_problem import JoinedCall
 from .layer_op import LayerCall, layer
@@ -39,7 +40,7 @@ _PRODUCTS = {
     _aten.bmm.default,
 }
 #: what `rewrite` puts into graphs
-_PUT = {layer, joined_op.joined, rows_op.rms_norm, rows_op.gated}
+_PUT = {layer, joined_op.joined, rows_op.rms_norm, rows_op.gated, attention_op.attention}
 #: most rows for which launches between products are ours: then reading the weights is most of a product (with
 #: 128 and 256 rows such chains took models to 0.90 to 1.02 of their speed on an H200)
 MOST_ROWS = 64
@@ -82,6 +83,9 @@ def rewrite(graph: Any) -> int:
     ours = [node for node in graph.nodes if node.target in (layer, joined_op.joined)]
     for root in dict.fromkeys(_behind_reshapes(node.args[0]) for node in ours):
         _norm(graph, root)
+    if any(getattr(node.target, "namespace", "") == "sassafras" for node in graph.nodes):
+        for node in list(graph.nodes):  # last: where products lie is seen by then
+            _attend(graph, node)
     return sum(node.target in _PUT for node in graph.nodes)
 
 
@@ -107,6 +111,24 @@ def _norm(graph: Any, root: Any) -> None:
     constant = _unwritten(weight) and _behind_product(x)
     if rows_op.serves(MOST_ROWS, False, known(x), known(weight), constant):
         _replace(graph, root, rows_op.rms_norm, x, weight, eps, constant)
+
+
+def _attend(graph: Any, node: Any) -> None:
+    """Let a kernel of ours attend."""
+    if (call := attention_patterns.served(node)) is None:
+        return
+    whole, mask = node.args[0], call.mask
+    with graph.inserting_before(node):
+        if mask is not None:
+            shape = mask.meta["val"].shape
+            mask = _reshaped(graph, mask, [*[1] * (4 - len(shape)), *shape])
+        made = _added(graph, attention_op.attention, *call._replace(mask=mask))
+    node.replace_all_uses_with(made)
+    before = whole.all_input_nodes
+    for one in (*whole.users, whole):  # impure by its name alone: nothing is dropped
+        graph.erase_node(one)
+    for one in before:
+        _drop(graph, one)
 
 
 def _replace(graph: Any, node: Any, target: Any, *args: Any) -> None:
@@ -250,7 +272,8 @@ def _constant(call: LayerCall) -> bool:
 
 
 def _behind_product(node: Any) -> bool:
-    """Whether a node depends on a product, for which there surely is a launch."""
+    """Whether a node depends on a product: there surely is a launch for it, which lets none start before its
+    own wait, as norms, pairs and attention of ours do."""
     seen, open_ = set(), [node]
     while open_:
         one = open_.pop()
@@ -358,7 +381,7 @@ def _decided_by() -> str:
     if (engine := api._engine) is None:
         return "torch"
     ordinal = torch.cuda.current_device() if engine.torch.device_type == "cuda" else 0
-    return f"{engine.gpu(ordinal).digest} {engine.everything}"
+    return f"{engine.gpu(ordinal).digest} {engine.everything} {api.suspended()}"
 
 
 @cache
@@ -384,7 +407,7 @@ def _passes() -> type | None:
             """Of all, and of what decides: a tuned table, or another version, makes another graph. None,
             without which no graph is cached, where one has none."""
             known = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.before]
-            files = __file__, FILE, graph_by_torch.FILE
+            files = __file__, FILE, attention_patterns.FILE, graph_by_torch.FILE
             return None if None in known else (get_hash_for_files(files), _decided_by(), *known)
 
     return Pass

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..configs.epilogue import bits
+from .attention_problem import AttentionCall, read_attention
 from .driver import Driver, LaunchConfig, launch_config
 from .joined_problem import JoinedCall, read_joined
 from .plan import KernelPlan, LaunchPlan
@@ -234,6 +235,14 @@ class PythonLauncher:
         asked = JoinedCall(*[*tensors, eps, constant])
         found = read_joined(asked, out, self._torch.device_type)
         return None if found is None else self._launched(*found, out, eps)
+
+    def attention(self, q: Any, k: Any, v: Any, mask: Any, out: Any, scale: float) -> Any:
+        """The same for `AttentionCall`'s tensors, `out` and the scale."""
+        call = AttentionCall(q, k, v, mask)
+        if not all(self._torch.plain(t) for t in (*call, out) if t is not None):
+            return None
+        found = read_attention(call, out, self._torch.device_type)
+        return None if found is None else self._launched(*found, out, scale)
 
     def _launched(self, problem: Problem, values: dict[str, int], out: Any, eps: float) -> Any:
         if problem not in self._plans:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ..configs import epilogue, joined, registry
+from ..configs import attention, epilogue, joined, registry
 from ..configs.epilogue import Batch, Lines
 from ..configs.registry import Config
 from ..problem.launch import Launch
@@ -19,6 +19,10 @@ _MAP_TYPES = {"fp16": 6, "bf16": 9}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 #: parameters that are given by their names at each launch (`ReadCall.values`, workspace)
 _GIVEN = ("workspace", "bias", "addend", "norm", "eps", "alpha", "beta", "activation", *joined.OPERANDS)
+#: the names that launchers have for what attention's kernels are given at each launch
+_ATTENTION = {name: name for name in attention.Strides._fields} | {
+    **{"q": "a", "k": "b", "v": "second", "mask": "third", "c": "c", "scale": "eps"}
+}
 #: leading dimensions from here on overflow 32-bit offsets within a tile
 _FAR = 1 << 22
 
@@ -148,6 +152,16 @@ def plan_alone(instance: Any, launch: Launch) -> KernelPlan:
     """The plan of a kernel that multiplies nothing (`configs.rows`)."""
     lines = Lines(0, 0, 0)  # which its launch knows
     return KernelPlan((_launch_plan(instance, launch, {name: name for name in "abc"}, lines, lines),))
+
+
+def plan_attention(instance: Any, launch: Launch) -> KernelPlan:
+    """The plan of attention, whose strides are given at each launch (`configs.attention`)."""
+    made = tuple(
+        (_ATTENTION[name],) if name in _ATTENTION else ("value", launch.scalars[name])
+        for name, _ in instance.parameters
+    )
+    where = launch.grid, launch.threads, launch.shared_bytes, launch.cluster
+    return KernelPlan((LaunchPlan(*where, made, launch.overlap),))
 
 
 def _launch_plan(

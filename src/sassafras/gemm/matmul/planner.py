@@ -21,7 +21,7 @@ from sassafras.core import DeviceError, SassafrasError
 from ..build import launcher as build
 from ..build import schedules
 from ..build.cubins import ARCH, NotKept, cached_path, cubin, stored
-from ..configs import joined, rows
+from ..configs import attention, joined, rows
 from ..configs.epilogue import NUMBERS
 from ..configs.registry import Config, Instance
 from ..problem.launch import SHARED_LIMIT
@@ -29,19 +29,20 @@ from ..select.dataset import DATA
 from ..select.gpus import tables_of
 from ..select.selector import Choice, Selector
 from ..select.table import TunedTable
+from .attention_problem import ATTENTION, asked_of
 from .choice import chooser_of, member_of
 from .cublaslt import LtMember
 from .driver import Driver
 from .joined_problem import JOINED, apart
 from .launcher_python import KernelLauncher, PythonLauncher, Torch, compiled
 from .loading import deciding_digest, load_table
-from .plan import KernelPlan, first_legal, plan, plan_alone, plan_joined, why_illegal
+from .plan import KernelPlan, first_legal, plan, plan_alone, plan_attention, plan_joined, why_illegal
 from .problem import BETA, BIAS, CONSTANT, DTYPES, GATED, RMS_NORM, MatmulCall, Problem, read
 
 #: cubins that come with the package, named as in the cache; there may be none
 SHIPPED = DATA / "cubins"
 #: `Problem.transposed` -> what `status` calls it
-_ROWS = {JOINED: "joined", GATED: "gated", RMS_NORM: "rms_norm"}
+_ROWS = {JOINED: "joined", GATED: "gated", RMS_NORM: "rms_norm", ATTENTION: "attention"}
 
 
 @dataclass(slots=True)
@@ -165,8 +166,8 @@ class Planner:
             self.served[problem] = served
 
     def serve_rows(self, key: tuple[int, ...]) -> bool:
-        """The same for what stands between products (`read_rows`), and for products that share their rows
-        (`read_joined`); whether a kernel serves it."""
+        """The same for what stands between products (`read_rows`, `read_attention`), and for products that
+        share their rows (`read_joined`); whether a kernel serves it."""
         problem = Problem(*key)
         with self._lock:
             self.launcher.add_torch(problem)  # until its kernel is there
@@ -187,7 +188,7 @@ class Planner:
             self._rows[problem] = instance.name
             return True
 
-    def _for_rows(self, problem: Problem) -> tuple[Instance, KernelPlan] | None:
+    def _for_rows(self, problem: Problem) -> tuple[Any, KernelPlan] | None:
         """(its one kernel, plan)."""
         if problem.transposed == JOINED:
             whole, cuts = apart(problem)
@@ -195,6 +196,9 @@ class Planner:
             return None if config is None else (config.instance, plan_joined(config, problem))
         if self.gpu(problem.device).chooser is None:
             return None
+        if problem.transposed == ATTENTION:
+            found = attention.chosen(*asked_of(problem))
+            return None if found is None else (found[0], plan_attention(*found))
         gated, constant = problem.transposed == GATED, bool(problem.extra & CONSTANT)
         place = DTYPES[problem.dtype], problem.m, problem.n, problem.k, constant
         chosen = rows.chosen(gated, *place)

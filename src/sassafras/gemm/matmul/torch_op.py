@@ -1,5 +1,6 @@
 """``torch.ops.sassafras.mm`` and ``.fused``: the operators that torch.compile, autograd and tracers see.
-(``.layer``: `layer_op`; ``.joined``: `joined_op`; ``.rms_norm``, ``.gated``: `rows_op`.)
+(``.layer``: `layer_op`; ``.joined``: `joined_op`; ``.rms_norm``, ``.gated``: `rows_op`; ``.attention``:
+`attention_op`.)
 
 ``mm(a, b)`` is the product of two matrices. ``fused(a, b, bias, activation, alpha, residual)`` is
 activation(alpha * a @ b + residual + bias) with a: (..., m, k), b: (..., k, n), leading extents as
@@ -33,6 +34,7 @@ _SCHEMAS = {
     " bool constant=False) -> Tensor",
     "rms_norm": "(Tensor a, Tensor norm, float eps, bool constant=False) -> Tensor",
     "gated": "(Tensor gate, Tensor? up=None) -> Tensor",
+    "attention": "(Tensor q, Tensor k, Tensor v, Tensor? mask=None, float? scale=None) -> Tensor",
 }
 #: floating-point operations of each element of C, for each element of a's last extent
 _FLOP = {"mm": 2, "fused": 2, "layer": 4, "joined": 2}

@@ -9,6 +9,7 @@
 // or torch.matmul. What is not in the table, or needs care (gradients, modes, autocast), is answered with
 // NotImplemented, and Python takes over. Everything runs under the GIL; but whatever calls Python may give it up meanwhile, and
 // another thread may then replace any plan. So a call holds its plan, and what it puts together for a launch is its own.
+#include "attention.hpp"
 #include "launcher.hpp"
 
 namespace {
@@ -164,6 +165,27 @@ PyObject *joined(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     if (PyErr_Occurred()) return nullptr;
     Call call;
     if (!read_joined(self->api, self->device_type, read, call)) Py_RETURN_NONE;
+    return launched(self, asked, call);
+}
+
+// attention(q, k, v, mask, out, scale): the same for one query row a head
+PyObject *attention(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    auto *self = (Launcher *)object;
+    if (count != 6) {
+        PyErr_SetString(PyExc_TypeError, "q, k, v, mask, out and scale are expected, by position");
+        return nullptr;
+    }
+    for (int i = 0; i < 5; ++i) {
+        const bool absent = i == 3 && args[i] == Py_None;
+        if (!absent && (!unwrapped(self, args[i]) || !as_it_lies(self, args[i]))) Py_RETURN_NONE;
+    }
+    const Attention read{args[0], args[1], args[2], args[3] == Py_None ? nullptr : args[3], args[4]};
+    Arguments asked;
+    asked.a = read.q, asked.b = read.k, asked.out = read.out;
+    asked.eps = PyFloat_AsDouble(args[5]);
+    if (PyErr_Occurred()) return nullptr;
+    Call call;
+    if (!read_attention(self->api, self->device_type, read, call)) Py_RETURN_NONE;
     return launched(self, asked, call);
 }
 
@@ -329,6 +351,7 @@ PyMethodDef methods[] = {
     {"raw", (PyCFunction)(void (*)(void))raw, METH_FASTCALL, "run a plan whatever modes are active"},
     {"rows", (PyCFunction)(void (*)(void))rows, METH_FASTCALL, "run a plan of what stands between products"},
     {"joined", (PyCFunction)(void (*)(void))joined, METH_FASTCALL, "run a plan of products that share their rows"},
+    {"attention", (PyCFunction)(void (*)(void))attention, METH_FASTCALL, "run a plan of attention of one query row"},
     {"key", (PyCFunction)(void (*)(void))key_of, METH_FASTCALL, "the problem as a tuple, or None"},
     {"add_torch", add_torch, METH_O, "let torch serve a problem"},
     {"add_kernel", add_kernel, METH_VARARGS, "let our kernels serve a problem"},

@@ -214,11 +214,12 @@ int enqueue(Launcher *self, const Plan &plan, const Arguments &asked, const Call
                                plan.out, c, plan.out, plan.algorithm, workspace, plan.workspace, stream);
     }
     const uint64_t addend = asked.beta == 0 ? 0 : (uintptr_t)(asked.addend ? call.addend : c);
-    const uint64_t values[kValues] = {
+    uint64_t values[kValues] = {
         (uintptr_t)call.a,    (uintptr_t)call.b, (uintptr_t)c,           (uintptr_t)workspace,
         (uintptr_t)call.bias, addend,            float_bits(asked.alpha), float_bits(asked.beta), (uint64_t)asked.activation,
         (uintptr_t)call.norm, float_bits(asked.eps), (uintptr_t)call.second, (uintptr_t)call.third,
         (uintptr_t)call.second_bias, (uintptr_t)call.third_bias};
+    std::copy(call.strides, call.strides + 10, values + kStrides);
     for (const auto &launch : plan.launches)
         if (int code = start(self, *launch, values, stream)) return code;
     return 0;

@@ -1,0 +1,107 @@
+"""Patterns in Inductor's graphs (decomposed): attention of one query row, in torch's operators."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from . import attention_op
+from .attention_problem import AttentionCall
+from .graph_patterns import known
+
+_aten = torch.ops.aten
+#: for the hash of what rewrites graphs
+FILE = __file__
+_NAMES = "flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu"
+_ATTENTION = {
+    getattr(_aten, f"_scaled_dot_product_{name}").default
+    for name in _NAMES
+    if hasattr(_aten, f"_scaled_dot_product_{name}")
+}
+#: their arguments that leave results as they are, or say what `AttentionCall` says
+_KNOWN = {
+    *("query", "key", "value", "attn_bias", "attn_mask", "scale"),
+    *("dropout_p", "is_causal", "compute_log_sumexp", "return_debug_mask"),
+}
+
+
+def served(node: Any) -> AttentionCall | None:
+    """The first of a node's calls (`attention`) that a kernel serves, which lays the result as torch does."""
+    for call in attention(node):
+        if not known(node).is_contiguous():
+            break
+        mask = known(call.mask)
+        if call.mask is not None:
+            if mask is None:
+                break
+            mask = mask.reshape([*[1] * (4 - mask.dim()), *mask.shape])
+        q, k, v = map(known, call[:3])
+        if attention_op.serves(AttentionCall(q, k, v, mask, call.scale)):
+            return call
+    return None
+
+
+def attention(node: Any) -> Iterator[AttentionCall]:
+    """Calls that compute a node, the first result of torch's attention, where nothing reads the others.
+
+    Keys and values that are repeated for heads of a group come unrepeated first, then as they are. Without
+    dropout; without a causal mask, by which the query sees the first key alone.
+    """
+    if node.target is not operator.getitem or node.args[1] != 0 or node.args[0].target not in _ATTENTION:
+        return
+    whole = node.args[0]
+    if any(other is not node and other.users for other in whole.users) or known(node) is None:
+        return
+    names = [argument.name for argument in whole.target._schema.arguments]
+    given = dict(zip(names, whole.args, strict=False)) | whole.kwargs
+    if not {*given} <= _KNOWN or given.get("dropout_p", 0.0) != 0.0 or given.get("is_causal", False):
+        return
+    q, k, v = (given[name] for name in ("query", "key", "value"))
+    scale = given.get("scale")
+    if scale is not None and not isinstance(scale, int | float):
+        return
+    mask = _source(given.get("attn_bias", given.get("attn_mask")))
+    values = [known(t) for t in (q, k, v)]
+    if any(value is None or value.dim() != 4 for value in values):
+        return
+    apart = tuple(map(_unrepeated, (k, v)))
+    shared = None not in apart and known(apart[0]).shape == known(apart[1]).shape
+    for keys, rows in ([apart] if shared else []) + [(k, v)]:
+        yield AttentionCall(q, keys, rows, mask, scale)
+
+
+def _source(mask: Any) -> Any:
+    """What a mask is expanded from: kernels read it by strides."""
+    while isinstance(mask, torch.fx.Node) and mask.target is _aten.expand.default:
+        inner = known(mask.args[0])
+        if inner is None or inner.dim() != mask.meta["val"].dim():
+            break
+        mask = mask.args[0]
+    return mask
+
+
+def _unrepeated(node: Any) -> Any:
+    """x (sequences, heads, keys, head) of a node that has each head several times in a row; None: something
+    else. So transformers' repeat_kv and torch's repeat_interleave come out."""
+    if node.target is not _aten.reshape.default:
+        return None
+    merged, inner = known(node), node.args[0]
+    while inner.target is _aten.clone.default:
+        inner = inner.args[0]
+    expanded = known(inner)
+    if inner.target is not _aten.expand.default or expanded is None or merged is None:
+        return None
+    batch, heads, times, *rest = expanded.shape
+    if expanded.dim() != 5 or merged.shape != (batch, heads * times, *rest):
+        return None
+    one, source = inner.args[0], known(inner.args[0])
+    if (
+        source is None
+        or source.shape != (batch, heads, 1, *rest)
+        or one.target is not _aten.unsqueeze.default
+    ):
+        return None
+    return one.args[0] if one.args[1] in (2, -3) else None
