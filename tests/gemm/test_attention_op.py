@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ torch = pytest.importorskip("torch")
 import sassafras  # noqa: E402
 from sassafras.gemm.configs import attention  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
-from sassafras.gemm.matmul import inductor_graph  # noqa: E402
+from sassafras.gemm.matmul import attention_patterns, inductor_graph  # noqa: E402
 from sassafras.gemm.matmul.attention_patterns import served  # noqa: E402
 from sassafras.gemm.matmul.attention_problem import AttentionCall, read_attention  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
@@ -475,6 +476,50 @@ def test_what_is_left_to_torch(early: Planner, graphs: list[Any], monkeypatch: p
     assert put(attend, q, k, v, graphs=graphs, dynamic=False) == [], "a graph without products of ours"
     monkeypatch.setattr(attention, "MOST_BATCH", 1)
     assert among(attend, q, k, v) == 0, "more sequences than pay"
+
+
+def test_a_mask_of_bools_hides_keys_also_where_torch_writes_it_for_cudnn(early: Planner) -> None:
+    """Its -65504 becomes -inf, by which a kernel leaves keys out: once for all layers, for such masks alone.
+    With them a large cache is served; with another mask it would be read whole, faster by torch."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    cudnn = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+    q, k, v, seen = *operands(2, 4, 1, 24, 64, torch.bfloat16), torch.arange(24)[None, None, None] < 5
+
+    def masked(least: float, most: float = 0.0) -> Any:
+        def function(q: Any, k: Any, v: Any, seen: Any) -> Any:
+            mask = torch.where(seen.logical_not(), least, torch.scalar_tensor(most, dtype=q.dtype))
+            mask = mask.expand(2, 4, 1, 24)
+            return [cudnn(x, k, v, mask, False)[0] for x in (q, q + 1)]
+
+        return make_fx(function, tracing_mode="fake")(q, k, v, seen).graph
+
+    def rewritten(graph: Any) -> list[Any]:
+        calls = [call for node in graph.nodes if (call := served(node))]
+        assert len(calls) == 2
+        return [attention_patterns.infinite(graph, call.mask) for call in calls]
+
+    for least in (-65504.0, -65536.0):
+        graph = masked(least)
+        (old,) = [node for node in graph.nodes if node.target is torch.ops.aten.where.self]
+        first, second = rewritten(graph)
+        assert first is second is not old
+        (output,) = [node for node in graph.nodes if node.op == "output"]
+        output.args = (first,)
+        for node in reversed(graph.nodes):  # no attention, which is a GPU's
+            if node.op == "call_function" and not node.users:
+                graph.erase_node(node)
+        made = torch.fx.GraphModule({}, graph)(q, k, v, seen)
+        assert torch.equal(made, torch.where(seen, 0.0, float("-inf")).to(q.dtype))
+        assert first.meta["val"].dtype == made.dtype and first.meta["val"].shape == made.shape
+    for graph in (masked(-math.inf), masked(-65504.0, 1.0), masked(-3e4)):
+        (old,) = [node for node in graph.nodes if node.target is torch.ops.aten.where.self]
+        assert rewritten(graph) == [old, old]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention_patterns, "MOST_BYTES", 4 * k.numel() - 1)
+        for least, count in ((-65504.0, 2), (-math.inf, 2), (-3e4, 0)):
+            assert sum(bool(served(node)) for node in masked(least).nodes) == count
 
 
 def test_what_is_compiled_within_batch_invariance_keeps_torchs_kernel(

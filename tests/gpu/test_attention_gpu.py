@@ -317,6 +317,8 @@ def test_compiled_models_attend(engine: Any, batch: int, head: int, dtype: str, 
 
     wanted = forward(copy.deepcopy(network).double(), x.double())
     plain = forward(copy.deepcopy(network), x).double()
+    for cache in [c for layer in network for c in (layer.keys, layer.values)] if masked else ():
+        cache[:, :, 208:] = nan  # tiles of which no key is seen: they are not read
     sassafras.accelerate(network)
     made = torch.compile(lambda x: forward(network, x), fullgraph=True, dynamic=False)
     made(x)

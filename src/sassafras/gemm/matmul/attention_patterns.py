@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from ..configs.attention import MOST_BYTES
 from . import attention_op
 from .attention_problem import AttentionCall
 from .graph_patterns import known
@@ -21,6 +23,9 @@ _ATTENTION = {
     for name in _NAMES
     if hasattr(_aten, f"_scaled_dot_product_{name}")
 }
+#: what torch's masks for cuDNN have for keys that are not seen, in FP16 and in BF16
+_CUDNN = -65504.0, -65536.0
+_FILLED = _aten.full.default, _aten.scalar_tensor.default
 #: their arguments that leave results as they are, or say what `AttentionCall` says
 _KNOWN = {
     *("query", "key", "value", "attn_bias", "attn_mask", "scale"),
@@ -39,6 +44,8 @@ def served(node: Any) -> AttentionCall | None:
                 break
             mask = mask.reshape([*[1] * (4 - mask.dim()), *mask.shape])
         q, k, v = map(known, call[:3])
+        if call.mask is not None and _hidden(call.mask) is None and 2 * (k.numel() + v.numel()) > MOST_BYTES:
+            break  # it is read whole
         if attention_op.serves(AttentionCall(q, k, v, mask, call.scale)):
             return call
     return None
@@ -81,6 +88,43 @@ def _source(mask: Any) -> Any:
             break
         mask = mask.args[0]
     return mask
+
+
+def infinite(graph: Any, mask: Any) -> Any:
+    """A mask that torch makes of bools, with -inf where cuDNN's has -65504: kernels leave keys out by that.
+    Where no key is seen results are zeros; cuDNN's were those of no mask (pytorch issue 177842)."""
+    if (at := _hidden(mask)) is None or _constant(mask.args[at]) not in _CUDNN:
+        return mask
+    for other in mask.args[0].users:  # the layer before has made it
+        if other.meta.get("sassafras_of") is mask:
+            return other
+    with graph.inserting_after(mask):
+        made = graph.node_copy(mask)
+    with graph.inserting_before(made):
+        least = graph.node_copy(mask.args[at])
+    least.update_arg(least.target is _aten.full.default, -math.inf)
+    least.meta["val"] = torch.full_like(least.meta["val"], -math.inf)
+    made.update_arg(at, least)
+    made.meta["sassafras_of"] = mask
+    return made
+
+
+def _hidden(mask: Any) -> int | None:
+    """Of a mask that torch makes of bools, which argument stands for keys that are not seen."""
+    if mask.target is not _aten.where.self:
+        return None
+    values = [_constant(value) for value in mask.args[1:]]
+    return next((n for n in (1, 2) if values[n - 1] in (*_CUDNN, -math.inf) and values[2 - n] == 0.0), None)
+
+
+def _constant(node: Any) -> float | None:
+    if not isinstance(node, torch.fx.Node) or node.target not in (
+        _aten.full.default,
+        _aten.scalar_tensor.default,
+    ):
+        return None
+    value = node.args[node.target is _aten.full.default]
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _unrepeated(node: Any) -> Any:

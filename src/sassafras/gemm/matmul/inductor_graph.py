@@ -118,6 +118,8 @@ def _attend(graph: Any, node: Any) -> None:
     if (call := attention_patterns.served(node)) is None:
         return
     whole, mask = node.args[0], call.mask
+    if mask is not None:
+        mask = attention_patterns.infinite(graph, mask)
     with graph.inserting_before(node):
         if mask is not None:
             shape = mask.meta["val"].shape
