@@ -75,6 +75,7 @@ def test_quoted_rows_are_those_that_the_words_name() -> None:
         ("schedule-suite", "gemm_leakyrelu", "512x512x2048"), ("schedule-suite", "attention", "1x4x4096x64"),
         ("compiler-space", "sage _attn_fwd"), ("redraws", "cross_entropy", "1024x32000"),
         ("model-forward-apart", "llama-3-8b-apart", "bf16", "1", "sassafras_compile"),
+        ("model-forward-static", "llama-3-8b-static", "bf16", "16", "sassafras_compile"),
         ("audit", "WGMMA wait removed, TMA kernel"),
     }  # fmt: skip
     assert {row["rounds"] for row in figures.result("hgemm-server")["rows"]} == {30}, "calls each"
