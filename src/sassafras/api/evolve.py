@@ -159,8 +159,10 @@ def evolve(
             "random edits spend no tokens: this budget has no end", hint="for example 10m or 200e"
         )
     loaded = load_workload(target)
+    reads = asked is not None  # random edits read no prompt: nothing is retrieved or profiled for them
+    retrieves = reads and bool(context)
     try:
-        passages = Passages(context) if context else None
+        passages = Passages(context) if retrieves else None
     except ToolMissing as error:
         if not record.settings:
             raise
@@ -179,7 +181,7 @@ def evolve(
             remembered = Remembered(asked, meter, path)
         strategy = Evolve(remembered, **given)
         strategy.retrieve = None if passages is None else passages.find
-        strategy.wait, strategy.ahead = wait, passages is not None or not context
+        strategy.wait, strategy.ahead = wait, passages is not None or not retrieves
         if folder is not None:
             strategy.record = record
             strategy.task = _begun(record, space, strategy, str(target), which, seed, whole, context)
@@ -189,7 +191,7 @@ def evolve(
                 say(f"profiling {len(candidates)} variants")
                 return profile(workload, which, [candidate.kernel for candidate in candidates])
 
-            strategy.profile = measured
+            strategy.profile = measured if reads else None
             strategy.reference = {
                 "device": opened.name,
                 "rival": _rival(record, shape, workload, opened, say),
