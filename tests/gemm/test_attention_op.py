@@ -486,13 +486,16 @@ def test_a_mask_of_bools_hides_keys_also_where_torch_writes_it_for_cudnn(early: 
     cudnn = torch.ops.aten._scaled_dot_product_cudnn_attention.default
     q, k, v, seen = *operands(2, 4, 1, 24, 64, torch.bfloat16), torch.arange(24)[None, None, None] < 5
 
-    def masked(least: float, most: float = 0.0) -> Any:
+    def masked(least: float, most: float = 0.0, by_torch: bool = True) -> Any:
         def function(q: Any, k: Any, v: Any, seen: Any) -> Any:
             mask = torch.where(seen.logical_not(), least, torch.scalar_tensor(most, dtype=q.dtype))
             mask = mask.expand(2, 4, 1, 24)
             return [cudnn(x, k, v, mask, False)[0] for x in (q, q + 1)]
 
-        return make_fx(function, tracing_mode="fake")(q, k, v, seen).graph
+        graph = make_fx(function, tracing_mode="fake")(q, k, v, seen).graph
+        for node in graph.nodes:  # as torch.compile notes what it traces
+            node.meta |= {"source_fn_stack": [("attention", attend)]} if by_torch else {}
+        return graph
 
     def rewritten(graph: Any) -> list[Any]:
         calls = [call for node in graph.nodes if (call := served(node))]
@@ -512,7 +515,8 @@ def test_a_mask_of_bools_hides_keys_also_where_torch_writes_it_for_cudnn(early: 
         made = torch.fx.GraphModule({}, graph)(q, k, v, seen)
         assert torch.equal(made, torch.where(seen, 0.0, float("-inf")).to(q.dtype))
         assert first.meta["val"].dtype == made.dtype and first.meta["val"].shape == made.shape
-    for graph in (masked(-math.inf), masked(-65504.0, 1.0), masked(-3e4)):
+    others = masked(-math.inf), masked(-65504.0, 1.0), masked(-3e4), masked(-65504.0, by_torch=False)
+    for graph in others:
         (old,) = [node for node in graph.nodes if node.target is torch.ops.aten.where.self]
         assert rewritten(graph) == [old, old]
 
@@ -520,6 +524,44 @@ def test_a_mask_of_bools_hides_keys_also_where_torch_writes_it_for_cudnn(early: 
         patch.setattr(attention_patterns, "MOST_BYTES", 4 * k.numel() - 1)
         for least, count in ((-65504.0, 2), (-math.inf, 2), (-3e4, 0)):
             assert sum(bool(served(node)) for node in masked(least).nodes) == count
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_callers_mask_is_read_as_it_is(early: Planner, graphs: list[Any], dtype: Any) -> None:
+    """-65504 for all keys of a sequence is no mask; for bools of torch's it would be -inf."""
+    least, nothing = torch.finfo(torch.float16).min, torch.zeros((), dtype=dtype)
+    o = sassafras.accelerate(nn.Linear(256, 64, bias=False).to(dtype)).requires_grad_(False)
+    given = [half(2, 4, n, 64, seed=n, dtype=dtype) for n in (1, 24, 24)]
+    seen = torch.stack([torch.arange(24) < 7, torch.zeros(24, dtype=torch.bool)])[:, None, None]
+    for mask in (
+        lambda: torch.where(seen, torch.tensor(0.0, dtype=dtype), least),  # as transformers writes it
+        lambda: torch.where(seen.logical_not(), nothing + least, nothing),
+        lambda: torch.where(seen, torch.zeros((), dtype=dtype), torch.full((), least, dtype=dtype)),
+        lambda: torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, least),
+        lambda: torch.full(seen.shape, least, dtype=dtype).masked_fill(seen, 0),
+    ):
+
+        def model(*given: Any, mask: Any = mask) -> Any:
+            return o(attend(*given, attn_mask=mask()).transpose(1, 2).flatten(2))
+
+        assert put(model, *given, graphs=graphs, dynamic=False) == ["attention", "mm"]
+
+
+def test_torch_compile_and_export_note_torchs_own_masks(graphs: list[Any]) -> None:
+    given, seen = operands(2, 2, 1, 24, 64), (torch.arange(24) < 7)[None, None, None]
+
+    class Model(nn.Module):
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            own = torch.where(seen, torch.tensor(0.0, dtype=q.dtype), -65504.0)
+            return attend(attend(q, k, v, seen), k, v, own)
+
+    with torch.no_grad():
+        torch.compile(Model(), backend=graph_alone.backend, dynamic=False)(*given)
+        exported = torch.export.export(Model(), (*given,)).run_decompositions()
+    for nodes in (graphs[-1], exported.graph.nodes):
+        wheres = [node for node in nodes if node.target is torch.ops.aten.where.self][:2]  # softmax's follow
+        torchs = [-math.inf in map(attention_patterns._constant, node.args[1:]) for node in wheres]
+        assert sorted(torchs) == [False, True] and [*map(attention_patterns._torchs, wheres)] == torchs
 
 
 def test_what_is_compiled_within_batch_invariance_keeps_torchs_kernel(
