@@ -84,6 +84,16 @@ def test_operators_launch_a_kernel(engine: Planner, library: Path, dtype: Any) -
     assert all(r["kernel"].startswith("attention") and r["dtype"] in ("fp16", "bf16") for r in listed)
 
 
+def test_scales_beyond_fp32_are_infinite(engine: Planner, library: Path) -> None:
+    """As C converts numbers, in both launchers."""
+    (q, k, v), before = operands(2, 2, 2, 20, 64), launches(library)
+    for sign in (1.0, -1.0):
+        wanted = ours(q, k, v, None, sign * math.inf)
+        for scale in (1e300, 3.4028236e38):
+            assert torch.equal(ours(q, k, v, None, sign * scale).isnan(), wanted.isnan())
+    assert launches(library) == before + 6
+
+
 def test_the_launch_is_the_configurations(engine: Planner, library: Path) -> None:
     q, k, v = operands(2, 2, 4, 700, 128)
     ours(q, k, v)
