@@ -6,6 +6,7 @@ import copy
 import math
 import random
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ torch = pytest.importorskip("torch")
 import sassafras  # noqa: E402
 from sassafras.gemm.configs import attention  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
-from sassafras.gemm.matmul import attention_patterns, inductor_graph  # noqa: E402
+from sassafras.gemm.matmul import attention_op, attention_patterns, inductor_graph  # noqa: E402
 from sassafras.gemm.matmul.attention_patterns import served  # noqa: E402
 from sassafras.gemm.matmul.attention_problem import AttentionCall, read_attention  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
@@ -104,6 +105,18 @@ def test_the_launch_is_the_configurations(engine: Planner, library: Path) -> Non
     assert (tuple(state.grid), state.threads) == (launch.grid, launch.threads)
     assert (state.shared, tuple(state.cluster)) == (launch.shared_bytes, launch.cluster)
     assert launch.cluster[0] > 1 and room.status()["rows"][-1]["kernel"] == instance.name
+
+
+def test_a_graph_that_is_compiled_leaves_others_their_kernel(engine: Planner, library: Path) -> None:
+    """Another thread runs attention that is served, while a graph with the same is compiled."""
+    call, before, calls = AttentionCall(*operands(1, 1, 1, 8, 64)), launches(library), 2000
+    assert attention_op.serves(call)
+    running = threading.Thread(target=lambda: [ours(*call) for _ in range(calls)])
+    running.start()
+    while running.is_alive():
+        assert attention_op.serves(call)
+    running.join()
+    assert launches(library) == before + calls and not room._warned
 
 
 def test_what_no_kernel_takes_is_torchs(engine: Planner, library: Path) -> None:

@@ -64,8 +64,7 @@ def attention(node: Any) -> Iterator[AttentionCall]:
     if not {*given} <= _KNOWN or given.get("dropout_p", 0.0) != 0.0 or given.get("is_causal", False):
         return
     q, k, v = (given[name] for name in ("query", "key", "value"))
-    scale = given.get("scale")
-    if scale is not None and not isinstance(scale, int | float):
+    if not isinstance(scale := given.get("scale"), int | float | None):
         return
     mask = _source(given.get("attn_bias", given.get("attn_mask")))
     values = [known(t) for t in (q, k, v)]
