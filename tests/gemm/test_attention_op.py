@@ -509,7 +509,7 @@ def test_a_mask_of_bools_hides_keys_also_where_torch_writes_it_for_cudnn(early: 
     cudnn = torch.ops.aten._scaled_dot_product_cudnn_attention.default
     q, k, v, seen = *operands(2, 4, 1, 24, 64, torch.bfloat16), torch.arange(24)[None, None, None] < 5
 
-    def masked(least: float, most: float = 0.0, by_torch: bool = True) -> Any:
+    def masked(least: float, most: float = 0.0, by_torch: bool = True, seen: Any = seen) -> Any:
         def function(q: Any, k: Any, v: Any, seen: Any) -> Any:
             mask = torch.where(seen.logical_not(), least, torch.scalar_tensor(most, dtype=q.dtype))
             mask = mask.expand(2, 4, 1, 24)
@@ -546,7 +546,9 @@ def test_a_mask_of_bools_hides_keys_also_where_torch_writes_it_for_cudnn(early: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention_patterns, "MOST_BYTES", 4 * k.numel() - 1)
         for least, count in ((-65504.0, 2), (-math.inf, 2), (-3e4, 0)):
-            assert sum(bool(served(node)) for node in masked(least).nodes) == count
+            for rows in (seen, seen[0, 0], seen[0, 0, 0]):  # expanded to all heads
+                graph = masked(least, seen=rows)
+                assert sum(bool(served(node)) for node in graph.nodes) == count, (least, rows.shape)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -79,9 +79,6 @@ def attention(node: Any) -> Iterator[AttentionCall]:
 def _source(mask: Any) -> Any:
     """What a mask is expanded from: kernels read it by strides."""
     while isinstance(mask, torch.fx.Node) and mask.target is _aten.expand.default:
-        inner = known(mask.args[0])
-        if inner is None or inner.dim() != mask.meta["val"].dim():
-            break
         mask = mask.args[0]
     return mask
 
