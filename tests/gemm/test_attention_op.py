@@ -496,6 +496,8 @@ def test_what_is_left_to_torch(early: Planner, graphs: list[Any], monkeypatch: p
     assert among(attend, half(2, 8, 1, 32), half(2, 8, 24, 32), half(2, 8, 24, 32)) == 0
     assert among(attend, q, k, v, dynamic=True) == 0
     assert among(attend, q, half(2, 4, 24, 68)[..., :64], v) == 0
+    assert among(lambda q, k, v: attend(q, k[..., 1:65] * 2, v), q, half(2, 4, 24, 72), v) == 1
+    assert among(lambda q, k, v: attend(q, k[..., 1:65], v), q, half(2, 4, 24, 72), v) == 0, "odd addresses"
     assert put(attend, q, k, v, graphs=graphs, dynamic=False) == [], "a graph without products of ours"
     monkeypatch.setattr(attention, "MOST_BATCH", 1)
     assert among(attend, q, k, v) == 0, "more sequences than pay"

@@ -39,6 +39,8 @@ def served(node: Any) -> AttentionCall | None:
         if not known(node).is_contiguous():
             break
         q, k, v, mask = map(known, call[:4])
+        if any(isinstance(at := t.storage_offset(), int) and at % 8 for t in (q, k, v)):
+            continue  # kernels read 16 bytes at a time
         if call.mask is not None:
             if mask is None or (_hidden(call.mask) is None and 2 * (k.numel() + v.numel()) > MOST_BYTES):
                 break  # it is read whole
