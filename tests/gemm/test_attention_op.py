@@ -6,6 +6,7 @@ import copy
 import math
 import random
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ torch = pytest.importorskip("torch")
 import sassafras  # noqa: E402
 from sassafras.gemm.configs import attention  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
-from sassafras.gemm.matmul import attention_patterns, inductor_graph  # noqa: E402
+from sassafras.gemm.matmul import attention_op, attention_patterns, inductor_graph  # noqa: E402
 from sassafras.gemm.matmul.attention_patterns import served  # noqa: E402
 from sassafras.gemm.matmul.attention_problem import AttentionCall, read_attention  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
@@ -84,6 +85,16 @@ def test_operators_launch_a_kernel(engine: Planner, library: Path, dtype: Any) -
     assert all(r["kernel"].startswith("attention") and r["dtype"] in ("fp16", "bf16") for r in listed)
 
 
+def test_scales_beyond_fp32_are_infinite(engine: Planner, library: Path) -> None:
+    """As C converts numbers, in both launchers."""
+    (q, k, v), before = operands(2, 2, 2, 20, 64), launches(library)
+    for sign in (1.0, -1.0):
+        wanted = ours(q, k, v, None, sign * math.inf)
+        for scale in (1e300, 3.4028236e38):
+            assert torch.equal(ours(q, k, v, None, sign * scale).isnan(), wanted.isnan())
+    assert launches(library) == before + 6
+
+
 def test_the_launch_is_the_configurations(engine: Planner, library: Path) -> None:
     q, k, v = operands(2, 2, 4, 700, 128)
     ours(q, k, v)
@@ -94,6 +105,18 @@ def test_the_launch_is_the_configurations(engine: Planner, library: Path) -> Non
     assert (tuple(state.grid), state.threads) == (launch.grid, launch.threads)
     assert (state.shared, tuple(state.cluster)) == (launch.shared_bytes, launch.cluster)
     assert launch.cluster[0] > 1 and room.status()["rows"][-1]["kernel"] == instance.name
+
+
+def test_a_graph_that_is_compiled_leaves_others_their_kernel(engine: Planner, library: Path) -> None:
+    """Another thread runs attention that is served, while a graph with the same is compiled."""
+    call, before, calls = AttentionCall(*operands(1, 1, 1, 8, 64)), launches(library), 2000
+    assert attention_op.serves(call)
+    running = threading.Thread(target=lambda: [ours(*call) for _ in range(calls)])
+    running.start()
+    while running.is_alive():
+        assert attention_op.serves(call)
+    running.join()
+    assert launches(library) == before + calls and not room._warned
 
 
 def test_what_no_kernel_takes_is_torchs(engine: Planner, library: Path) -> None:
@@ -473,6 +496,8 @@ def test_what_is_left_to_torch(early: Planner, graphs: list[Any], monkeypatch: p
     assert among(attend, half(2, 8, 1, 32), half(2, 8, 24, 32), half(2, 8, 24, 32)) == 0
     assert among(attend, q, k, v, dynamic=True) == 0
     assert among(attend, q, half(2, 4, 24, 68)[..., :64], v) == 0
+    assert among(lambda q, k, v: attend(q, k[..., 1:65] * 2, v), q, half(2, 4, 24, 72), v) == 1
+    assert among(lambda q, k, v: attend(q, k[..., 1:65], v), q, half(2, 4, 24, 72), v) == 0, "odd addresses"
     assert put(attend, q, k, v, graphs=graphs, dynamic=False) == [], "a graph without products of ours"
     monkeypatch.setattr(attention, "MOST_BATCH", 1)
     assert among(attend, q, k, v) == 0, "more sequences than pay"
@@ -486,13 +511,16 @@ def test_a_mask_of_bools_hides_keys_also_where_torch_writes_it_for_cudnn(early: 
     cudnn = torch.ops.aten._scaled_dot_product_cudnn_attention.default
     q, k, v, seen = *operands(2, 4, 1, 24, 64, torch.bfloat16), torch.arange(24)[None, None, None] < 5
 
-    def masked(least: float, most: float = 0.0) -> Any:
+    def masked(least: float, most: float = 0.0, by_torch: bool = True, seen: Any = seen) -> Any:
         def function(q: Any, k: Any, v: Any, seen: Any) -> Any:
             mask = torch.where(seen.logical_not(), least, torch.scalar_tensor(most, dtype=q.dtype))
             mask = mask.expand(2, 4, 1, 24)
             return [cudnn(x, k, v, mask, False)[0] for x in (q, q + 1)]
 
-        return make_fx(function, tracing_mode="fake")(q, k, v, seen).graph
+        graph = make_fx(function, tracing_mode="fake")(q, k, v, seen).graph
+        for node in graph.nodes:  # as torch.compile notes what it traces
+            node.meta |= {"source_fn_stack": [("attention", attend)]} if by_torch else {}
+        return graph
 
     def rewritten(graph: Any) -> list[Any]:
         calls = [call for node in graph.nodes if (call := served(node))]
@@ -512,14 +540,55 @@ def test_a_mask_of_bools_hides_keys_also_where_torch_writes_it_for_cudnn(early: 
         made = torch.fx.GraphModule({}, graph)(q, k, v, seen)
         assert torch.equal(made, torch.where(seen, 0.0, float("-inf")).to(q.dtype))
         assert first.meta["val"].dtype == made.dtype and first.meta["val"].shape == made.shape
-    for graph in (masked(-math.inf), masked(-65504.0, 1.0), masked(-3e4)):
+    others = masked(-math.inf), masked(-65504.0, 1.0), masked(-3e4), masked(-65504.0, by_torch=False)
+    for graph in others:
         (old,) = [node for node in graph.nodes if node.target is torch.ops.aten.where.self]
         assert rewritten(graph) == [old, old]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention_patterns, "MOST_BYTES", 4 * k.numel() - 1)
         for least, count in ((-65504.0, 2), (-math.inf, 2), (-3e4, 0)):
-            assert sum(bool(served(node)) for node in masked(least).nodes) == count
+            for rows in (seen, seen[0, 0], seen[0, 0, 0]):  # expanded to all heads
+                graph = masked(least, seen=rows)
+                assert sum(bool(served(node)) for node in graph.nodes) == count, (least, rows.shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_callers_mask_is_read_as_it_is(early: Planner, graphs: list[Any], dtype: Any) -> None:
+    """-65504 for all keys of a sequence is no mask; for bools of torch's it would be -inf."""
+    least, nothing = torch.finfo(torch.float16).min, torch.zeros((), dtype=dtype)
+    o = sassafras.accelerate(nn.Linear(256, 64, bias=False).to(dtype)).requires_grad_(False)
+    given = [half(2, 4, n, 64, seed=n, dtype=dtype) for n in (1, 24, 24)]
+    seen = torch.stack([torch.arange(24) < 7, torch.zeros(24, dtype=torch.bool)])[:, None, None]
+    for mask in (
+        lambda: torch.where(seen, torch.tensor(0.0, dtype=dtype), least),  # as transformers writes it
+        lambda: torch.where(seen.logical_not(), nothing + least, nothing),
+        lambda: torch.where(seen, torch.zeros((), dtype=dtype), torch.full((), least, dtype=dtype)),
+        lambda: torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, least),
+        lambda: torch.full(seen.shape, least, dtype=dtype).masked_fill(seen, 0),
+    ):
+
+        def model(*given: Any, mask: Any = mask) -> Any:
+            return o(attend(*given, attn_mask=mask()).transpose(1, 2).flatten(2))
+
+        assert put(model, *given, graphs=graphs, dynamic=False) == ["attention", "mm"]
+
+
+def test_torch_compile_and_export_note_torchs_own_masks(graphs: list[Any]) -> None:
+    given, seen = operands(2, 2, 1, 24, 64), (torch.arange(24) < 7)[None, None, None]
+
+    class Model(nn.Module):
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            own = torch.where(seen, torch.tensor(0.0, dtype=q.dtype), -65504.0)
+            return attend(attend(q, k, v, seen), k, v, own)
+
+    with torch.no_grad():
+        torch.compile(Model(), backend=graph_alone.backend, dynamic=False)(*given)
+        exported = torch.export.export(Model(), (*given,)).run_decompositions()
+    for nodes in (graphs[-1], exported.graph.nodes):
+        wheres = [node for node in nodes if node.target is torch.ops.aten.where.self][:2]  # softmax's follow
+        torchs = [-math.inf in map(attention_patterns._constant, node.args[1:]) for node in wheres]
+        assert sorted(torchs) == [False, True] and [*map(attention_patterns._torchs, wheres)] == torchs
 
 
 def test_what_is_compiled_within_batch_invariance_keeps_torchs_kernel(

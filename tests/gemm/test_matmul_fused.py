@@ -6,6 +6,7 @@ The engine runs on the driver's stand-in (`driver_stand_in.cpp`), which computes
 from __future__ import annotations
 
 import json
+import math
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -118,6 +119,14 @@ def launches(library: Path) -> int:
 
 
 # --- our kernels -------------------------------------------------------------------------------------------
+
+
+def test_factors_beyond_fp32_are_infinite(engine: Planner, library: Path) -> None:
+    before, ones = launches(library), torch.ones(64, 64).half()
+    for alpha in (1e300, -3.4028236e38):
+        result = room.matmul(ones, ones, alpha=alpha)
+        assert torch.equal(result, torch.full_like(result, math.copysign(math.inf, alpha)))
+    assert launches(library) == before + 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -7,7 +7,7 @@ rounding at the end; the sum of a split k is complete before the epilogue is app
 
 from __future__ import annotations
 
-import struct
+import ctypes
 from dataclasses import dataclass, replace
 
 from sassafras.core import SassafrasError
@@ -65,8 +65,8 @@ ALONE = Batch()
 
 
 def bits(value: float) -> int:
-    """The FP32 pattern of a number, as a signed word."""
-    return int(struct.unpack("<i", struct.pack("<f", value))[0])
+    """The FP32 pattern of a number, as a signed word; infinity of one that is too large, as in C."""
+    return ctypes.c_int32.from_buffer(ctypes.c_float(value)).value
 
 
 def why_illegal(

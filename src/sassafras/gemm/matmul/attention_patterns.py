@@ -38,14 +38,13 @@ def served(node: Any) -> AttentionCall | None:
     for call in attention(node):
         if not known(node).is_contiguous():
             break
-        mask = known(call.mask)
+        q, k, v, mask = map(known, call[:4])
+        if any(isinstance(at := t.storage_offset(), int) and at % 8 for t in (q, k, v)):
+            continue  # kernels read 16 bytes at a time
         if call.mask is not None:
-            if mask is None:
-                break
+            if mask is None or (_hidden(call.mask) is None and 2 * (k.numel() + v.numel()) > MOST_BYTES):
+                break  # it is read whole
             mask = mask.reshape([*[1] * (4 - mask.dim()), *mask.shape])
-        q, k, v = map(known, call[:3])
-        if call.mask is not None and _hidden(call.mask) is None and 2 * (k.numel() + v.numel()) > MOST_BYTES:
-            break  # it is read whole
         if attention_op.serves(AttentionCall(q, k, v, mask, call.scale)):
             return call
     return None
@@ -67,8 +66,7 @@ def attention(node: Any) -> Iterator[AttentionCall]:
     if not {*given} <= _KNOWN or given.get("dropout_p", 0.0) != 0.0 or given.get("is_causal", False):
         return
     q, k, v = (given[name] for name in ("query", "key", "value"))
-    scale = given.get("scale")
-    if scale is not None and not isinstance(scale, int | float):
+    if not isinstance(scale := given.get("scale"), int | float | None):
         return
     mask = _source(given.get("attn_bias", given.get("attn_mask")))
     values = [known(t) for t in (q, k, v)]
@@ -83,9 +81,6 @@ def attention(node: Any) -> Iterator[AttentionCall]:
 def _source(mask: Any) -> Any:
     """What a mask is expanded from: kernels read it by strides."""
     while isinstance(mask, torch.fx.Node) and mask.target is _aten.expand.default:
-        inner = known(mask.args[0])
-        if inner is None or inner.dim() != mask.meta["val"].dim():
-            break
         mask = mask.args[0]
     return mask
 
@@ -110,18 +105,24 @@ def infinite(graph: Any, mask: Any) -> Any:
 
 
 def _hidden(mask: Any) -> int | None:
-    """Of a mask that torch makes of bools, which argument stands for keys that are not seen."""
+    """Of a mask that is made of bools, which argument stands for keys that are not seen: -inf, and what torch
+    writes for cuDNN."""
     if mask.target is not _aten.where.self:
         return None
-    values = [_constant(value) for value in mask.args[1:]]
-    return next((n for n in (1, 2) if values[n - 1] in (*_CUDNN, -math.inf) and values[2 - n] == 0.0), None)
+    values, least = [_constant(value) for value in mask.args[1:]], (-math.inf, *(_CUDNN * _torchs(mask)))
+    return next((n for n in (1, 2) if values[n - 1] in least and values[2 - n] == 0.0), None)
+
+
+def _torchs(node: Any) -> bool:
+    """Whether torch's attention has made a node, not its caller, whose -65504 is no -inf: with all keys at it
+    the result is that of no mask."""
+    if made := node.meta.get("source_fn_stack"):  # of torch.compile
+        return made[-1][1] is torch.nn.functional.scaled_dot_product_attention
+    return "scaled_dot_product_attention" in node.meta.get("torch_fn", ("",))[-1]  # of torch.export
 
 
 def _constant(node: Any) -> float | None:
-    if not isinstance(node, torch.fx.Node) or node.target not in (
-        _aten.full.default,
-        _aten.scalar_tensor.default,
-    ):
+    if not isinstance(node, torch.fx.Node) or node.target not in _FILLED:
         return None
     value = node.args[node.target is _aten.full.default]
     return float(value) if isinstance(value, int | float) else None
@@ -142,10 +143,6 @@ def _unrepeated(node: Any) -> Any:
     if expanded.dim() != 5 or merged.shape != (batch, heads * times, *rest):
         return None
     one, source = inner.args[0], known(inner.args[0])
-    if (
-        source is None
-        or source.shape != (batch, heads, 1, *rest)
-        or one.target is not _aten.unsqueeze.default
-    ):
+    if source is None or source.shape != (batch, heads, 1, *rest):
         return None
-    return one.args[0] if one.args[1] in (2, -3) else None
+    return one.args[0] if one.target is _aten.unsqueeze.default and one.args[1] in (2, -3) else None

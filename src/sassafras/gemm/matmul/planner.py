@@ -170,7 +170,8 @@ class Planner:
         share their rows (`read_joined`); whether a kernel serves it."""
         problem = Problem(*key)
         with self._lock:
-            self.launcher.add_torch(problem)  # until its kernel is there
+            if not self.launcher.knows(problem):  # other threads may be served
+                self.launcher.add_torch(problem)  # until its kernel is there
             self._rows[problem] = None
             try:
                 if (found := self._for_rows(problem)) is None:
