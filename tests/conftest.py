@@ -35,6 +35,8 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 # where nothing is measured
 if shutil.which("nvidia-smi") is None:
     os.environ["PYTHONPATH"] = python_path()
+    # with AVX-512, oneDNN writes a program for each shape of an FP16 or BF16 product
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
 # bytecode is kept even where the environment says not to: workers and some 500 commands compile the package
 sys.dont_write_bytecode = False

@@ -62,14 +62,15 @@ struct Product {
     float *d[128] = {};
     int issued = 0;
     std::vector<Granule *> reads;
-    const unsigned *from[128] = {}; // A in registers: where they lie, and what they held
-    unsigned held[128][4];
+};
+struct Held { // accumulators while products are queued
+    std::vector<float> values;
+    int queued = 0;
 };
 struct Group { // of 128 threads
-    std::vector<Product> products; // all of the launch
+    std::deque<Product> products; // all of the launch
     size_t executed = 0;
-    std::map<float *, std::vector<float>> held; // accumulators while products are queued
-    std::map<float *, int> queued;
+    std::map<float *, Held> held;
 };
 struct Thread {
     size_t products = 0;                 // issued
@@ -163,52 +164,45 @@ template <class Visit> inline void each_granule(int rows, uint64_t descriptor, b
 }
 
 // b by k, so that a row's sums are added side by side, each in the order of k
-[[gnu::noinline, gnu::optimize("O3")]] inline void add_products(double *sums, const double *a, const double (&b)[16][256], int n) {
+// (AVX2 has no multiplication that adds unrounded: the sums are the same)
+[[gnu::noinline, gnu::optimize("O3"), gnu::target_clones("avx2", "default")]]
+inline void add_products(double *__restrict sums, const double *a, const double (&b)[16][256], int n) {
     for (int k = 0; k < 16; ++k)
         for (int column = 0; column < n; ++column) sums[column] += a[k] * b[k][column];
 }
 
 inline void execute(Hopper &cta, unsigned rank, Group &group) {
     Product &p = group.products[group.executed++];
-    double a[64][16], b[16][256], sums[256];
-    if (p.from[0]) {
-        for (int r = 0; r < 64; ++r)
-            for (int k = 0; k < 16; ++k) { // the thread that has it, and where
-                const int thread = r / 16 * 32 + r % 8 * 4 + k % 8 / 2;
-                a[r][k] = element((const char *)&p.held[thread][r / 8 % 2 + k / 8 * 2] + k % 2 * 2, p.bf16);
-            }
-    } else {
-        each_granule(64, p.a, p.a_mn, [&](unsigned offset, int row, int k) {
-            const char *at = bytes_at(rank, offset, 16);
-            for (int i = 0; i < 8; ++i) (p.a_mn ? a[row + i][k] : a[row][k + i]) = element(at + 2 * i, p.bf16);
-        });
-    }
-    for (int thread = 0; thread < 128; ++thread)
-        if (p.from[thread] && std::memcmp(p.from[thread], p.held[thread], 16)) fail("registers change while products read them");
+    static double a[64][16], b[16][256], sums[256];
+    each_granule(64, p.a, p.a_mn, [&](unsigned offset, int row, int k) {
+        const char *at = bytes_at(rank, offset, 16);
+        for (int i = 0; i < 8; ++i) (p.a_mn ? a[row + i][k] : a[row][k + i]) = element(at + 2 * i, p.bf16);
+    });
     each_granule(p.n, p.b, p.b_mn, [&](unsigned offset, int row, int k) {
         const char *at = bytes_at(rank, offset, 16);
         for (int i = 0; i < 8; ++i) (p.b_mn ? b[k][row + i] : b[k + i][row]) = element(at + 2 * i, p.bf16);
     });
     for (Granule *g : p.reads) --g->product_reads;
-    std::vector<float> *held[128];
+    Held *held[128];
     for (int thread = 0; thread < 128; ++thread) held[thread] = &group.held.at(p.d[thread]);
     for (int row = 0; row < 64; ++row) {
         // this row's accumulators: of four threads, every other pair
         const int thread = row / 16 * 32 + row % 8 * 4, upper = row / 8 % 2;
         float *of[4];
-        for (int i = 0; i < 4; ++i) of[i] = held[thread + i]->data() + 2 * upper;
-        auto d = [&](unsigned column) -> float & { return of[column % 8 / 2][column / 8 * 4 + column % 2]; };
-        for (unsigned column = 0; column < (unsigned)p.n; ++column) sums[column] = p.accumulate ? d(column) : 0.0;
+        for (int i = 0; i < 4; ++i) of[i] = held[thread + i]->values.data() + 2 * upper;
+        if (!p.accumulate) std::fill(sums, sums + p.n, 0.0);
+        for (int column = 0; p.accumulate && column < p.n; column += 8)
+            for (int i = 0; i < 8; ++i) sums[column + i] = of[i / 2][column / 2 + i % 2];
         add_products(sums, a[row], b, p.n);
-        for (unsigned column = 0; column < (unsigned)p.n; ++column) d(column) = (float)sums[column];
+        for (int column = 0; column < p.n; column += 8)
+            for (int i = 0; i < 8; ++i) of[i / 2][column / 2 + i % 2] = (float)sums[column + i];
     }
-    for (int thread = 0; thread < 128; ++thread) {
-        std::vector<float> &d = *held[thread];
-        if (--group.queued.at(p.d[thread]) == 0) {
-            std::memcpy(p.d[thread], d.data(), 2 * p.n);
+    for (int thread = 0; thread < 128; ++thread)
+        if (--held[thread]->queued == 0) {
+            std::memcpy(p.d[thread], held[thread]->values.data(), 2 * p.n);
             group.held.erase(p.d[thread]);
         }
-    }
+    p.reads = {};
     (void)cta;
 }
 
@@ -618,14 +612,13 @@ template <int N> struct Products {
         auto held = group.held.upper_bound(d); // they do not overlap: the last one that begins before, and those from here on
         if (held != group.held.begin()) --held;
         for (; held != group.held.end() && held->first < d + N / 2; ++held)
-            if (d < held->first + held->second.size() && (held->first != d || held->second.size() != N / 2))
+            if (d < held->first + held->second.values.size() && (held->first != d || held->second.values.size() != N / 2))
                 fail("products of two widths share accumulators");
-        if (!group.held.count(d)) {
-            group.held[d].assign(d, d + N / 2);
-            group.queued[d] = 0;
+        Held &of = group.held[d];
+        if (!of.queued++) {
+            of.values.assign(d, d + N / 2);
             std::fill(d, d + N / 2, NAN);
         }
-        ++group.queued[d];
     }
 };
 inline void products_commit() { emulator::self().commits.push_back(emulator::self().products); }

@@ -220,6 +220,7 @@ def emulated(shared: Path, source: str, files: dict[str, str], **tables: str) ->
     names = {"ptx_hopper.cuh": "hopper_emulator.hpp", "lane_emulator.hpp": "lane_emulator.hpp"}
     header = {name: (HERE / file).read_text() for name, file in names.items()}
     folder = compiled(shared, header, [*command, "-w", "-x", "c++-header", "ptx_hopper.cuh"])
-    command += ["-include", str(folder / "ptx_hopper.cuh"), f"-I{folder}", "-DCOMMA=,", "-o", "emulated"]
+    command += ["-include", str(folder / "ptx_hopper.cuh"), f"-I{folder}", "-DCOMMA=,"]
+    command += ["-static", "-o", "emulated"]
     command += [*(f"-D{name}={table}" for name, table in tables.items()), source]
     return compiled(shared, {**files, source: (HERE / source).read_text()}, command) / "emulated"

@@ -12,7 +12,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <malloc.h>
 #include <memory>
 #include <ucontext.h>
 #include <vector>
@@ -27,7 +29,7 @@ namespace emulator {
 
 [[noreturn]] inline void fail(const char *what) {
     std::fprintf(stderr, "emulator: %s\n", what);
-    std::exit(3);
+    std::_Exit(3); // on a stack that destructors would free
 }
 
 struct Barrier { // generation-counted
@@ -50,10 +52,14 @@ struct Cluster {
     Barrier barrier;
     std::vector<Cta> ctas;
 };
-struct Lane {
-    ucontext_t start; // where it begins; from then on it is left and entered by longjmp, which needs no system call
+struct Fiber { // runs one lane after the other: it is begun once, then left and entered by longjmp, without system calls
+    ucontext_t start;
     jmp_buf left;
     bool begun = false;
+    std::unique_ptr<char[]> stack;
+};
+struct Lane {
+    Fiber *fiber;
     Dim thread;
     Cta *cta;
     Cluster *cluster;
@@ -72,18 +78,19 @@ inline std::vector<unsigned char> stores; // of each FP16 element of C: whether 
 inline bool once = false;                // nobody may store an element again, not even the same: C is read as well
 inline std::function<void()> body;
 
-inline std::function<bool()> idle = [] { return false; }; // called when no lane can run; true if that changed something
-inline std::function<void()> round_begins = [] {}, lane_ends = [] {};
-inline std::function<bool(const Lane &)> pauses = [](const Lane &) { return false; }; // sits this round out
+inline bool (*idle)() = [] { return false; }; // called when no lane can run; true if that changed something
+inline void (*round_begins)() = [] {}, (*lane_ends)() = [] {};
+inline bool (*pauses)(const Lane &) = nullptr; // sits this round out
 
 [[gnu::noinline]] inline void yield() {
-    if (!_setjmp(lane->left)) longjmp(scheduler, 1);
+    if (!_setjmp(lane->fiber->left)) longjmp(scheduler, 1);
 }
 [[gnu::noinline]] inline void enter() { // until `lane` yields
     if (_setjmp(scheduler)) return;
-    if (lane->begun) longjmp(lane->left, 1);
-    lane->begun = true;
-    setcontext(&lane->start);
+    Fiber &fiber = *lane->fiber;
+    if (fiber.begun) longjmp(fiber.left, 1);
+    fiber.begun = true;
+    setcontext(&fiber.start);
 }
 
 template <class Condition> inline void block_until(Condition condition) { // the condition must not use `lane`
@@ -105,33 +112,42 @@ inline void wait(Barrier &barrier) {
 }
 
 inline void trampoline() {
-    body();
-    lane_ends();
-    lane->done = true;
-    yield();
+    for (;;) { // what enters again after the end is another lane
+        body();
+        lane_ends();
+        lane->done = true;
+        yield();
+    }
 }
 
+// Memory stays with the process: each cluster's is as large as the one before it, and new pages take longer than the kernel.
+inline const int kept = mallopt(M_MMAP_THRESHOLD, 1 << 30) + mallopt(M_TRIM_THRESHOLD, 1 << 30) + mallopt(M_TOP_PAD, 1 << 22);
+
 inline void run_cluster(Cluster &cluster) {
-    static std::vector<std::unique_ptr<char[]>> stacks;
+    static std::deque<Fiber> fibers;
     std::vector<Lane> lanes(cluster.ctas.size() * block_dim.x);
-    while (stacks.size() < lanes.size()) stacks.emplace_back(new char[65536]);
+    for (size_t i = fibers.size(); i < lanes.size(); ++i) {
+        Fiber &fiber = fibers.emplace_back();
+        fiber.stack.reset(new char[65536]);
+        getcontext(&fiber.start);
+        fiber.start.uc_stack.ss_sp = fiber.stack.get();
+        fiber.start.uc_stack.ss_size = 65536;
+        fiber.start.uc_link = nullptr;
+        makecontext(&fiber.start, trampoline, 0);
+    }
     for (size_t i = 0; i < lanes.size(); ++i) {
         Lane &l = lanes[i];
+        l.fiber = &fibers[i];
         l.thread.x = i % block_dim.x;
         l.cta = &cluster.ctas[i / block_dim.x];
         l.cluster = &cluster;
-        getcontext(&l.start);
-        l.start.uc_stack.ss_sp = stacks[i].get();
-        l.start.uc_stack.ss_size = 65536;
-        l.start.uc_link = nullptr;
-        makecontext(&l.start, trampoline, 0);
     }
     size_t left = lanes.size();
     while (left) {
         bool moved = false;
         round_begins();
         for (Lane &l : lanes)
-            if (!l.done && pauses(l)) {
+            if (!l.done && pauses && pauses(l)) {
                 moved = true;
             } else if (!l.done && (!l.ready || l.ready())) {
                 lane = &l;
@@ -165,19 +181,17 @@ inline void launch(Dim grid, unsigned threads, size_t shared_bytes, std::functio
         }
 }
 
-inline std::vector<float> every_half() { // no lambda, which is constexpr: compilers would try for half a second
-    std::vector<float> values(65536);
-    for (int h = 0; h < 65536; ++h) {
-        const int sign = h >> 15, exponent = (h >> 10) & 31, mantissa = h & 1023;
-        const double value = exponent == 31 ? (mantissa ? NAN : INFINITY)
-                             : exponent     ? std::ldexp(1024 + mantissa, exponent - 25)
-                                            : std::ldexp(mantissa, -24);
-        values[h] = (float)(sign ? -value : value);
-    }
-    return values;
+inline float half_to_float(uint16_t h) {
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
+    uint32_t bits = (uint32_t)(h & 0x7fff) << 13;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    value = (h & 0x7c00) == 0x7c00 ? (h & 1023 ? NAN : INFINITY) : value * 0x1p112f; // exponents are 112 apart
+    std::memcpy(&bits, &value, 4);
+    bits |= sign;
+    std::memcpy(&value, &bits, 4);
+    return value;
 }
-inline const std::vector<float> halves = every_half(); // the value of every FP16
-inline float half_to_float(uint16_t h) { return halves[h]; }
 
 inline uint16_t float_to_half(float f) { // to nearest even
     const uint16_t sign = std::signbit(f) ? 0x8000 : 0;

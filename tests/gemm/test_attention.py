@@ -287,17 +287,23 @@ def test_infinities_come_through(program: Path, tmp_path: Path, monkeypatch: pyt
     assert np.isnan(values(case.run(program, tmp_path, 1), "fp16")[0, :, 5]).all()
 
 
+@pytest.fixture(scope="module")
+def right(program: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Case, int]]:
+    """Launches, and their order of events, that are right without a fault."""
+    sizes, folder = ((199, 0), (201, 40), (30, 0)), tmp_path_factory.mktemp("right")
+    cases = [Case(INSTANCES[0], 1, 1, 3, keys, gap=gap, size=4.0) for keys, gap in sizes]
+    runs = [(case, policy) for case in cases for policy in (LATE, RANDOM)]
+    assert all(case.wrong(program, folder, 2, policy) == "" for case, policy in runs)
+    return runs
+
+
 @needs_compiler
 @pytest.mark.parametrize("fault", range(1, len(FAULTS) + 1))
 def test_a_spoilt_kernel_is_found(
-    program: Path, tmp_path: Path, fault: int, monkeypatch: pytest.MonkeyPatch
+    program: Path, right: list[tuple[Case, int]], tmp_path: Path, fault: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = ((199, 0), (201, 40), (30, 0))
-    cases = [Case(INSTANCES[0], 1, 1, 3, keys, gap=gap, size=4.0) for keys, gap in sizes]
-    runs = [(case, policy) for case in cases for policy in (LATE, RANDOM)]
-    assert all(case.wrong(program, tmp_path, 2, policy) == "" for case, policy in runs)
     monkeypatch.setenv("SPOILT", str(fault))
-    found = [case.wrong(program, tmp_path, 2, policy) for case, policy in runs]
+    found = [case.wrong(program, tmp_path, 2, policy) for case, policy in right]
     assert any(FAULTS[fault - 1][2] in one for one in found), found
 
 
