@@ -416,8 +416,8 @@ def _passes() -> type | None:
 
 
 def install() -> None:
-    """Have Inductor's graphs rewritten, behind a pass of the user's, once. Graphs without our operators are
-    not changed, so nothing takes it out."""
+    """Have Inductor's graphs rewritten, behind a pass of the user's, one that was set since, too. Graphs
+    without our operators are not changed, so nothing takes it out."""
     import torch._inductor.config as settings
 
     if (made := _passes()) and not isinstance(settings.post_grad_custom_pre_pass, made):

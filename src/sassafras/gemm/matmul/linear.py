@@ -16,7 +16,7 @@ from .api import torch
 from .composed import activated, composed
 
 _is_compiling = torch.compiler.is_compiling
-torch_op.ON_INDUCTOR.append(inductor_graph.install)
+torch_op.EACH_TRACE.append(inductor_graph.install)
 _functional = torch.nn.functional
 
 

@@ -41,6 +41,8 @@ _FLOP = {"mm": 2, "fused": 2, "layer": 4, "joined": 2}
 _KEPT: list[Any] = []  # registrations last as long as these objects
 #: called once each, when a product is traced and Inductor is there
 ON_INDUCTOR: list[Callable[[], None]] = []
+#: called each time
+EACH_TRACE: list[Callable[[], None]] = []
 #: what an operator's `into` is called with: tensors, and what follows them
 Told = tuple[list[Any], tuple[Any, ...]]
 
@@ -145,8 +147,11 @@ def _matrices(a: Any, b: Any) -> Any:
 
 
 def _fake(a: Any, b: Any, *more: Any) -> Any:
-    while ON_INDUCTOR and "torch._inductor.lowering" in sys.modules:
-        ON_INDUCTOR.pop(0)()
+    if "torch._inductor.lowering" in sys.modules:
+        while ON_INDUCTOR:
+            ON_INDUCTOR.pop(0)()
+        for one in EACH_TRACE:
+            one()
     torch._check(a.dim() >= 2 and b.dim() >= 2, lambda: "sassafras::fused takes matrices and batches of them")
     torch._check(
         a.shape[-1] == b.shape[-2], lambda: f"extents do not fit: {tuple(a.shape)} and {tuple(b.shape)}"
