@@ -45,7 +45,7 @@ from sassafras.llm.named import proposer_named
 from sassafras.llm.program_model import ProgramModel
 from sassafras.llm.proposer import Proposer
 from sassafras.llm.record import Record, RecordError, Task
-from sassafras.llm.retrieve import Passages
+from sassafras.llm.retrieve import Passages, readable
 from sassafras.llm.rounds import Rounds, prompt_seed, replay
 from sassafras.llm.source_space import SourceSpace
 from sassafras.llm.spending import Meter, Spend
@@ -161,6 +161,8 @@ def evolve(
     loaded = load_workload(target)
     reads = asked is not None  # random edits read no prompt: nothing is retrieved or profiled for them
     retrieves = reads and bool(context)
+    for one in () if reads else context:
+        readable(one)
     try:
         passages = Passages(context) if retrieves else None
     except ToolMissing as error:
