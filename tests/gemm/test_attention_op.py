@@ -631,3 +631,38 @@ def test_operators_of_gpus(early: Planner) -> None:
         assert found(name, *rest, 0.1) == found(name, *rest, 0.0, True) == []
         assert found(name, *rest, both=True) == [], "the logarithms of sums are read"
         assert len(found(name, *rest, turned=True)) == (name == "efficient"), "as the query, or without gaps"
+
+
+def test_operators_alone_make_the_engine(
+    install: Install, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a process that loads an exported program and never calls `matmul` or `accelerate`."""
+    a, b, norm = half(16, 64), half(48, 64).t(), half(64)
+    q, k = half(2, 4, 1, 64), half(2, 4, 24, 64)
+    calls = (
+        lambda: torch.ops.sassafras.mm(a, b),
+        lambda: torch.ops.sassafras.rms_norm(a, norm, 1e-5),
+        lambda: torch.ops.sassafras.attention(q, k, k),
+        lambda: torch.ops.sassafras.joined(a, b, b),
+    )
+    made: list[Planner] = []
+
+    def make() -> None:
+        made.append(install("compiled"))
+        made[0].everything = True
+
+    monkeypatch.setattr(room, "_make_engine", make)
+    for call in calls:
+        made.clear()
+        room.use(None, device="cpu")
+        before = launches(library)
+        call()
+        assert len(made) == 1 and (launches(library) > before or call is calls[-1]), (
+            "the last one is torch's here"
+        )
+        call()
+        assert len(made) == 1
+    room.use(None, device="cpu", launch=lambda *call: NotImplemented)  # no driver serves: asked once
+    for call in calls:
+        call()
+    assert len(made) == 1

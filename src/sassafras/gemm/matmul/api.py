@@ -126,6 +126,14 @@ _suspended = False
 _suspending = threading.Lock()
 
 
+def engine_for(tensor: Any) -> Planner | None:
+    """What serves an operator's call, made now where it is the first on the device: a loaded program calls
+    operators alone. None without."""
+    if _engine is None and _able[0] is _first and tensor.device.type == _device:
+        _set_up()
+    return _engine
+
+
 def _set_up() -> None:
     """The engine for torch's CUDA devices, made once. Without a driver that serves, every call is torch's."""
     with _once:
@@ -281,10 +289,9 @@ _CAST = {torch.float16, torch.bfloat16, torch.float32}
 
 def _served(a: Any, b: Any, out: Any, bias: Any, activation: str | None, *more: Any) -> Any:
     """A call below autograd and modes; its plan is made if there is none yet. None: `composed` serves it."""
-    engine = _engine
     if _suspended:
         return None
-    if engine is None:
+    if (engine := engine_for(a)) is None:
         return NotImplemented
     call = (a, b, out, bias, NUMBERS[activation], *more)
     if _recorder is not None:

@@ -42,7 +42,7 @@ def _by_torch(*given: Any) -> Any:
 
 def _launched(call: AttentionCall, out: Any) -> bool:
     """Whether a kernel was launched that writes `out`."""
-    if (engine := api._engine) is None or api.suspended():
+    if api.suspended() or (engine := api.engine_for(out)) is None:
         return False
     asked = *call[:4], out, call.factor
     result = engine.launcher.attention(*asked)

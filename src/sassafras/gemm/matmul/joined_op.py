@@ -40,7 +40,7 @@ def _by_torch(*given: Any) -> Any:
 
 def _launched(call: JoinedCall, out: Any) -> bool:
     """Whether a kernel was launched that writes `out`."""
-    if (engine := api._engine) is None or api.suspended():
+    if api.suspended() or (engine := api.engine_for(out)) is None:
         return False
     if api._recorder is not None and (found := read_joined(call, out, engine.torch.device_type)):
         api._recorder.count(apart(found[0])[0])  # what the chooser is asked for

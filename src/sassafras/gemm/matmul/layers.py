@@ -186,11 +186,9 @@ def _why_not(layer: Any) -> str:
         return f"on the {weight.device.type} device"
     if weight.dtype not in plain_tensors.DTYPES:
         return f"of type {str(weight.dtype).removeprefix('torch.')}"
-    if api._engine is None:
-        api._set_up()
-    if api._engine is None:
+    if (engine := api.engine_for(weight)) is None:
         return "without a CUDA driver that serves"
-    return api._engine.gpu(weight.device.index or 0).why_not
+    return engine.gpu(weight.device.index or 0).why_not
 
 
 def _keys(layer: Any, tokens: Sequence[int]) -> list[Problem]:

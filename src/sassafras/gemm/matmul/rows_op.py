@@ -38,7 +38,7 @@ def serves(most: int, gated: bool, a: Any, other: Any = None, constant: bool = F
 
 def _launched(gated: bool, a: Any, other: Any, out: Any, eps: float = 0.0, constant: bool = False) -> bool:
     """Whether a kernel was launched that writes `out`."""
-    if (engine := api._engine) is None or api.suspended():
+    if api.suspended() or (engine := api.engine_for(out)) is None:
         return False
     result = engine.launcher.rows(gated, a, other, out, eps, constant)
     if isinstance(result, tuple):
