@@ -1,32 +1,13 @@
 // usage: PROGRAM JOB
 // Runs kernels that work row by row on the CPU. JOB is a text file of whitespace-separated words:
 //   instance  grid x y  threads  shared_bytes  files of a b norm c ("-": null)
-//   then the kernel's parameters in order, each a kind and its value: a, b, norm, c: nothing;  int N;  float BITS
-// C is written back, and how often each of its elements was stored to a file of the same name with ".stores".
+//   then the kernel's parameters (emulated_job.hpp)
 // INSTANCES is a list of X(number, type, problem).
 #include "sm90_rows.cuh"
-#include <fstream>
-#include <string>
+#include "emulated_job.hpp"
 
 using namespace sassafras;
 
-struct Any { // a parameter's value, whatever its type
-    std::string kind;
-    long long number = 0;
-    u16 *pointer = nullptr;
-    operator int() const { return want("int"), (int)number; }
-    operator float() const { return want("float"), as_float((u32)number); }
-    operator u16 *() const { return want("pointer"), pointer; }
-    operator const u16 *() const { return want("pointer"), pointer; }
-    void want(const char *wanted) const {
-        if (kind != wanted) emulator::fail("host and kernel disagree on a parameter");
-    }
-};
-
-template <class Problem, size_t... I> static Problem problem(const std::vector<Any> &p, std::index_sequence<I...>) {
-    if (p.size() != sizeof...(I)) emulator::fail("host and kernel disagree on the number of parameters");
-    return Problem{p[I]...};
-}
 constexpr auto counted(const RmsNormProblem *) { return std::make_index_sequence<8>(); }
 constexpr auto counted(const GatedProblem *) { return std::make_index_sequence<7>(); }
 static void tell(const RmsNormProblem &given) { emulator::fixed_early = given.early; }
@@ -37,30 +18,8 @@ int main(int, char **argv) {
     int instance, threads, shared_bytes;
     Dim grid{};
     job >> instance >> grid.x >> grid.y >> threads >> shared_bytes;
-    const std::string names[] = {"a", "b", "norm", "c"};
-    std::string files[4];
-    u16 *buffers[4] = {};
-    for (int i = 0; i < 4; ++i) {
-        job >> files[i];
-        if (files[i] == "-") continue;
-        std::ifstream file(files[i], std::ios::binary);
-        const std::vector<char> data{std::istreambuf_iterator<char>(file), {}};
-        buffers[i] = (u16 *)std::aligned_alloc(256, (data.size() + 255) / 256 * 256);
-        std::memcpy(buffers[i], data.data(), data.size());
-        const emulator::Range range{(char *)buffers[i], (char *)buffers[i] + data.size()};
-        if (i == 3) emulator::writable = range;
-        else emulator::readable.push_back(range);
-    }
-    std::vector<Any> parameters;
-    for (std::string kind; job >> kind;) {
-        Any value{"pointer"};
-        const auto found = std::find(names, names + 4, kind);
-        if (found != names + 4) value.pointer = buffers[found - names];
-        else job >> value.number, value.kind = kind;
-        parameters.push_back(value);
-    }
-    const size_t size = emulator::writable.end - emulator::writable.begin;
-    emulator::stores.assign(size / 2, 0);
+    const Operands operands(job, {"a", "b", "norm", "c"});
+    const std::vector<Any> parameters = operands.parameters(job);
 #define X(id, type)                                                                                                    \
     if (instance == id) {                                                                                              \
         using Kernel = type;                                                                                           \
@@ -71,7 +30,6 @@ int main(int, char **argv) {
     }
     INSTANCES
 #undef X
-    std::ofstream(files[3], std::ios::binary).write((char *)buffers[3], (std::streamsize)size);
-    std::ofstream(files[3] + ".stores", std::ios::binary).write((char *)emulator::stores.data(), (std::streamsize)(size / 2));
+    operands.write();
     return 0;
 }

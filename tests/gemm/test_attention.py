@@ -55,6 +55,7 @@ def build(shared: Path) -> Path:
     )
     for name in ("rows", "stream", "attention"):
         files[f"ptx_{name}.cuh"] = (HERE / f"{name}_emulator.hpp").read_text()
+    files["emulated_job.hpp"] = (HERE / "emulated_job.hpp").read_text()
     table = " ".join(f"X({n}, {i.template.replace(',', ' COMMA')})" for n, i in enumerate(INSTANCES))
     return emulated(shared, "emulated_attention.cpp", files, INSTANCES=table)
 

@@ -67,6 +67,7 @@ def build(shared: Path) -> Path:
     assert sorted(changed) == sorted(before for before, *_ in FAULTS), "each text stands in one place"
     files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
     files["ptx_stream.cuh"] = (HERE / "stream_emulator.hpp").read_text()
+    files["emulated_job.hpp"] = (HERE / "emulated_job.hpp").read_text()
     table = " ".join(f"X({n}, {i.template.replace(',', ' COMMA')})" for n, i in enumerate(INSTANCES))
     return emulated(shared, "emulated_rows.cpp", files, INSTANCES=table)
 

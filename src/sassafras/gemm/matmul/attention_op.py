@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import api, torch_op
+from . import api, served, torch_op
 from .attention_problem import AttentionCall, read_attention
 
 
@@ -22,13 +22,8 @@ def serves(call: AttentionCall) -> bool:
     engine = api._engine
     if engine is None or api.suspended():
         return False
-    if (found := read_attention(call, None, engine.torch.device_type)) is None:
-        return False
-    for _ in range(2):  # a second time with the kernel that has been compiled
-        if engine.serve_rows(tuple(found[0])):
-            return True
-        api.settle()
-    return False
+    found = read_attention(call, None, engine.torch.device_type)
+    return found is not None and served.compiled_for(found[0])
 
 
 def _by_torch(*given: Any) -> Any:
@@ -42,14 +37,7 @@ def _by_torch(*given: Any) -> Any:
 
 def _launched(call: AttentionCall, out: Any) -> bool:
     """Whether a kernel was launched that writes `out`."""
-    if api.suspended() or (engine := api.engine_for(out)) is None:
-        return False
-    asked = *call[:4], out, call.factor
-    result = engine.launcher.attention(*asked)
-    if isinstance(result, tuple):
-        engine.serve_rows(result)
-        result = engine.launcher.attention(*asked)
-    return result is True
+    return served.launched(out, "attention", *call[:4], out, call.factor)
 
 
 def _run(*given: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from . import api, torch_op
+from . import api, served, torch_op
 from .composed import composed
 from .joined_problem import JoinedCall, apart, read_joined
 
@@ -22,11 +22,7 @@ def serves(call: JoinedCall) -> bool:
     engine = api._engine
     if engine is None or (found := read_joined(call, None, engine.torch.device_type)) is None:
         return False
-    for _ in range(2):  # a second time with the kernel that has been compiled
-        if engine.serve_rows(tuple(found[0])):
-            return True
-        api.settle()
-    return False
+    return served.compiled_for(found[0])
 
 
 def _by_torch(*given: Any) -> Any:
@@ -44,12 +40,7 @@ def _launched(call: JoinedCall, out: Any) -> bool:
         return False
     if api._recorder is not None and (found := read_joined(call, out, engine.torch.device_type)):
         api._recorder.count(apart(found[0])[0])  # what the chooser is asked for
-    asked = *call[:8], out, *call[8:]
-    result = engine.launcher.joined(*asked)
-    if isinstance(result, tuple):
-        engine.serve_rows(result)
-        result = engine.launcher.joined(*asked)
-    return result is True
+    return served.launched(out, "joined", *call[:8], out, *call[8:])
 
 
 def _run(*given: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import api, swiglu, torch_op
+from . import api, served, swiglu, torch_op
 from .problem import read_rows
 
 _functional = torch.nn.functional
@@ -26,25 +26,12 @@ def serves(most: int, gated: bool, a: Any, other: Any = None, constant: bool = F
     engine = api._engine
     if engine is None or not (found := read_rows(gated, a, other, None, constant, engine.torch.device_type)):
         return False
-    problem, _ = found
-    if problem.m > most:
-        return False
-    for _ in range(2):  # a second time with the kernel that has been compiled
-        if engine.serve_rows(tuple(problem)):
-            return True
-        api.settle()
-    return False
+    return found[0].m <= most and served.compiled_for(found[0])
 
 
 def _launched(gated: bool, a: Any, other: Any, out: Any, eps: float = 0.0, constant: bool = False) -> bool:
     """Whether a kernel was launched that writes `out`."""
-    if api.suspended() or (engine := api.engine_for(out)) is None:
-        return False
-    result = engine.launcher.rows(gated, a, other, out, eps, constant)
-    if isinstance(result, tuple):
-        engine.serve_rows(result)
-        result = engine.launcher.rows(gated, a, other, out, eps, constant)
-    return result is True
+    return served.launched(out, "rows", gated, a, other, out, eps, constant)
 
 
 # --- RMS norm ---------------------------------------------------------------------------------------------
