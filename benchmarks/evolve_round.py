@@ -125,7 +125,7 @@ def summary(args: argparse.Namespace) -> None:
 
     rows: list[dict[str, Any]] = []
     totals = {kind: ProposalTally() for kind in ("model", "mutation")}
-    again: dict[str, dict[str, Any]] = {}
+    again: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in totals}
     references: list[dict[str, Any]] = []
     replayed = 0
     for folder in sorted(p.parent for p in args.root.glob("*/settings.json")):
@@ -162,20 +162,24 @@ def summary(args: argparse.Namespace) -> None:
                 rows.append(
                     {**facts, "verdict": "confirmed", **{k: v for k, v in event.items() if k != "kind"}}
                 )
-                whole = all(shown[part] for part in ABLATIONS.values())
-                if kind == "model" and whole:
-                    again[facts["target"]] = event
+                if all(shown[part] for part in ABLATIONS.values()):
+                    again[kind][facts["target"]] = event
     model, control = totals["model"], totals["mutation"]
-    over_best = {target: event["over_best"] for target, event in again.items() if event["over_best"]}
-    confirmed = [ratio for target, ratio in over_best.items() if again[target]["improved"]]
+    winners = again["model"]
+    over_best = {target: event["over_best"] for target, event in winners.items() if event["over_best"]}
+    confirmed = [ratio for target, ratio in over_best.items() if winners[target]["improved"]]
     found = {
         "targets": len({row["target"] for row in rows}),
         "proposals": model.proposed,
         "compiled": model.compiled,
         "right": model.correct,
         "faster": model.faster,
-        "mutation": vars(control),
-        "remeasured": len(again),
+        "mutation": {
+            **vars(control),
+            "remeasured": len(again["mutation"]),
+            "confirmed": sum(event["improved"] for event in again["mutation"].values()),
+        },
+        "remeasured": len(winners),
         "confirmed": len(confirmed),
         "geomean_confirmed": geomean(confirmed),
         "geomean_remeasured": geomean(over_best.values()),

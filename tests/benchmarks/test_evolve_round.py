@@ -49,7 +49,9 @@ def test_rows_and_totals(tmp_path: Path) -> None:
     totals = found["summary"]
     assert (totals["remeasured"], totals["confirmed"]) == (1, 1)
     assert (totals["targets"], totals["proposals"], totals["replayed"]) == (1, 4, 2)
-    assert totals["mutation"]["proposed"] == 4 and totals["geomean_confirmed"] == pytest.approx(1.125)
+    control = totals["mutation"]
+    assert (control["proposed"], control["remeasured"], control["confirmed"]) == (4, 1, 1)
+    assert totals["geomean_confirmed"] == pytest.approx(1.125)
     proposals = [row for row in found["rows"] if row["verdict"] != "confirmed"]
     assert len(proposals) == 8 and {row["proposer"] for row in proposals} == {"model", "mutation"}
     right = [row for row in proposals if row["verdict"] == "correct" and row["proposer"] == "model"]
