@@ -226,6 +226,8 @@ def summarise_compiler(rows: Sequence[Row]) -> Row:
                 "best_speedup": max(float(r["speedup"]) for r in of),
                 "geomean_retained": geomean(kept),
             }
+    nulls = [float(r["null"]) for r in good if r.get("null")]
+    out |= {"null_lowest": min(nulls, default=None), "null_highest": max(nulls, default=None)}
     out["evaluations"] = sum(r.get("evaluations") or 0 for r in rows)
     wrong = ("wrong_result", "crashed", "timed_out", "cheated")
     out["wrong_or_crashed"] = sum(r.get("verdicts", {}).get(verdict, 0) for r in rows for verdict in wrong)
