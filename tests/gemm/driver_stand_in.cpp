@@ -159,6 +159,14 @@ void attend(const uint16_t *q, const uint16_t *k, const uint16_t *v, const uint1
             for (long j = 0; j < size; ++j) store(c + (b * heads + h) * size + j, total ? sums[(size_t)j] / total : 0, bf16);
         }
 }
+// A head's halves turned by angles, or as they are without.
+void turn(const uint16_t *x, const uint16_t *cosines, const uint16_t *sines, uint16_t *to, long size, bool bf16) {
+    for (long j = 0; j < size; ++j) {
+        const long other = (j + size / 2) % size;
+        const float value = load(x + j, bf16), across = load(x + other, bf16) * (j < size / 2 ? -1 : 1);
+        store(to + j, cosines ? value * load(cosines + j, bf16) + across * load(sines + j, bf16) : value, bf16);
+    }
+}
 template <class T> T value(void **params, int i) { T v; std::memcpy(&v, params[i], sizeof v); return v; }
 } // namespace
 
@@ -305,6 +313,27 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
         if (config->grid[0] != 1u << scalar("log2_splits", 0) || state.cluster[0] != config->grid[0] || masked != !!at("mask")) return INVALID;
         attend(at("q"), at("k"), at("v"), at("mask"), at("c"), strides, config->grid[2], config->grid[1] * group, group,
                scalar("keys", 0), size, value<float>(params, index("scale")), d.bf16);
+        return 0;
+    }
+    if (name.rfind("turned_", 0) == 0) {
+        const auto at = [&](const char *wanted) { return value<uint16_t *>(params, index(wanted)); };
+        const auto step = [&](const char *wanted) { return (long)value<long long>(params, index(wanted)); };
+        const long heads = scalar("heads", 0), groups = scalar("groups", 0), rows = scalar("rows", 0);
+        const long size = std::strtol(name.c_str() + name.find("_d") + 2, nullptr, 10);
+        long row = (long)*value<const long long *>(params, index("at"));
+        if (row < -rows || row >= rows || (long)config->grid[0] * config->block[0] * 16 < (heads + 2 * groups) * size) return INVALID;
+        row += row < 0 ? rows : 0;
+        for (long b = 0; b < (long)config->grid[1]; ++b) {
+            const uint16_t *const cosines = at("cos") + b * step("cos_batch"), *const sines = at("sin") + b * step("sin_batch");
+            for (long h = 0; h < heads; ++h)
+                turn(at("q") + b * step("q_batch") + h * step("q_head"), cosines, sines, at("c") + (b * heads + h) * size, size, d.bf16);
+            for (long h = 0; h < groups; ++h) {
+                turn(at("k") + b * step("k_batch") + h * step("k_head"), cosines, sines,
+                     at("keys") + b * step("keys_batch") + h * step("keys_head") + row * step("keys_row"), size, d.bf16);
+                turn(at("v") + b * step("v_batch") + h * step("v_head"), nullptr, nullptr,
+                     at("values") + b * step("values_batch") + h * step("values_head") + row * step("values_row"), size, d.bf16);
+            }
+        }
         return 0;
     }
     if (name.rfind("rms_", 0) == 0 || name.rfind("gated_", 0) == 0) { // what works row by row

@@ -16,6 +16,7 @@ struct Any { // a parameter's value, whatever its type
     operator float() const { return want("float"), as_float((u32)number); }
     operator u16 *() const { return want("pointer"), pointer; }
     operator const u16 *() const { return want("pointer"), pointer; }
+    operator const long long *() const { return want("pointer"), (const long long *)pointer; }
     void want(const char *wanted) const {
         if (kind != wanted) emulator::fail("host and kernel disagree on a parameter");
     }
@@ -59,7 +60,7 @@ struct Operands {
         return found;
     }
     void write() const {
-        std::ofstream(files.back(), std::ios::binary).write((char *)buffers.back(), (std::streamsize)size());
+        std::ofstream(files.back(), std::ios::binary).write(emulator::writable.begin, (std::streamsize)size());
         std::ofstream(files.back() + ".stores", std::ios::binary).write((char *)emulator::stores.data(), (std::streamsize)(size() / 2));
     }
 };

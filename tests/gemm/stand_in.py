@@ -70,7 +70,7 @@ def describe(library: Path, more: Sequence[Any] = ()) -> None:
     Args:
         more: configurations of kernels that no family has.
     """
-    from sassafras.gemm.configs import attention, joined, registry, rows, tma_wgmma
+    from sassafras.gemm.configs import attention, joined, registry, rows, tma_wgmma, turned
 
     function = ctypes.CDLL(str(library)).stand_in_describe
     function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[ctypes.c_int] * 4]
@@ -85,7 +85,7 @@ def describe(library: Path, more: Sequence[Any] = ()) -> None:
         mn_a, mn_b = tma_wgmma.majors(config.layout, config.swap_ab)
         bf16 = config.dtype == "bf16"
         function(instance.name.encode(), text.encode(), mn_a, mn_b, config.swap_ab, bf16)
-    for one in (*joined.INSTANCES, *rows.INSTANCES, *attention.INSTANCES):
+    for one in (*joined.INSTANCES, *rows.INSTANCES, *attention.INSTANCES, *turned.INSTANCES):
         text = "".join(f"{name} {kind};" for name, kind in one.parameters)
         function(one.name.encode(), text.encode(), 0, 0, one.swap_ab, one.dtype == "bf16")
     mapped = b"map_a tensormap;map_b tensormap;c *fp16;ldc i32;workspace *f32;"

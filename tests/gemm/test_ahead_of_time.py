@@ -14,7 +14,7 @@ from sassafras.gemm.build import ahead_of_time
 from sassafras.gemm.build import cubins as compiling
 from sassafras.gemm.build import launcher as launchers
 from sassafras.gemm.build.cubins import cached_path, cubin
-from sassafras.gemm.configs import attention, joined, names, registry, rows
+from sassafras.gemm.configs import attention, joined, names, registry, rows, turned
 
 ONE = "^lean_tn_m1n1s2$"
 
@@ -22,7 +22,7 @@ ONE = "^lean_tn_m1n1s2$"
 def test_all_that_dispatch_may_load() -> None:
     every = ahead_of_time.kernels()
     products = (*registry.INSTANCES, *registry.OTHER_INSTANCES, *registry.EPILOGUE_INSTANCES)
-    known = (*products, *joined.INSTANCES, *rows.INSTANCES, *attention.INSTANCES)
+    known = (*products, *joined.INSTANCES, *rows.INSTANCES, *attention.INSTANCES, *turned.INSTANCES)
     assert set(every) == set(compiling.with_companions(known))
     assert [i.name for i in ahead_of_time.kernels(ONE)] == ["lean_tn_m1n1s2"]
     for only, what in (("(", "not a regular expression"), ("^nobody$", "no kernel has such a name")):

@@ -386,6 +386,7 @@ def test_models_of_transformers_attend(early: Planner, graphs: list[Any], name: 
     assert names.count("attention") == 2, names
     attends = [n for n in graphs[-1] if n.target is ours.default]
     assert [n.args[1].meta["val"].shape for n in attends] == [(2, 2, 32, 64)] * 2, "keys are not repeated"
+    assert sum("auto_functionalized" in str(n.target) for n in graphs[-1]) == 2, "turned in one launch"
     assert errors[1] <= 1.5 * errors[0]
 
 

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 from sassafras.core import SassafrasError  # noqa: E402
 from sassafras.gemm.build.cubins import cached_path  # noqa: E402
-from sassafras.gemm.configs import attention, epilogue, joined, names, registry, rows  # noqa: E402
+from sassafras.gemm.configs import attention, epilogue, joined, names, registry, rows, turned  # noqa: E402
 from sassafras.gemm.configs.epilogue import ACTIVATIONS, Batch  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul.composed import activated  # noqa: E402
@@ -58,7 +58,7 @@ def library(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
 def cache(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
     """Cubins that the stand-in believes."""
     folder = stand_in.launcher_into(tmp_path_factory.mktemp("cache"), shared)
-    more = (*joined.INSTANCES, *rows.INSTANCES, *attention.INSTANCES)
+    more = (*joined.INSTANCES, *rows.INSTANCES, *attention.INSTANCES, *turned.INSTANCES)
     for instance in (*registry.EPILOGUE_INSTANCES, *more):
         cached_path(instance, folder).write_bytes(b"\x7fELF")
     return folder

@@ -12,7 +12,7 @@ from typing import Any
 
 from sassafras.core import SassafrasError
 
-from ..configs import attention, joined, registry, rows
+from ..configs import attention, joined, registry, rows, turned
 from ..configs.registry import Instance, expression
 from . import cubins as compiling
 from . import launcher as launchers
@@ -30,7 +30,8 @@ def kernels(only: str = "") -> list[Instance]:
     """
     wanted = expression(only)
     products = (*registry.INSTANCES, *registry.OTHER_INSTANCES, *registry.EPILOGUE_INSTANCES)
-    every: tuple[Any, ...] = (*products, *joined.INSTANCES, *rows.INSTANCES, *attention.INSTANCES)
+    between = *rows.INSTANCES, *attention.INSTANCES, *turned.INSTANCES
+    every: tuple[Any, ...] = (*products, *joined.INSTANCES, *between)
     found = [instance for instance in every if wanted.search(instance.name)]
     if not found:
         raise SassafrasError("no kernel has such a name", where=only)

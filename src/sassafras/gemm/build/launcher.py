@@ -20,7 +20,7 @@ from sassafras.core.files import is_file
 
 from .cubins import NotKept, default_cache, not_kept
 
-SOURCES = ("launcher.cpp", "attention.hpp", "launcher.hpp", "plan.hpp", "problem.hpp")
+SOURCES = ("launcher.cpp", "attention.hpp", "launcher.hpp", "plan.hpp", "problem.hpp", "turned.hpp")
 _HERE = Path(__file__).resolve().parents[1] / "matmul" / "launcher"
 _LOADING = threading.Lock()
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")

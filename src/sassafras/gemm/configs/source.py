@@ -27,6 +27,7 @@ _DECLARED = {
     "*fp16": "sassafras::u16 *{}",
     "*bf16": "sassafras::u16 *{}",
     "*f32": "float *{}",
+    "*i64": "long long *{}",
     "i32": "int {}",
     "i64": "long long {}",
     "f32": "float {}",

@@ -59,15 +59,15 @@ def read_attention(
         return None
     if any(head > 1 and t.stride(3) != 1 for t in (q, k, v)):
         return None
-    strides = Strides(*_strides(q)[:2], *_strides(k)[:3], *_strides(v)[:3])
+    strides = Strides(*strides_of(q)[:2], *strides_of(k)[:3], *strides_of(v)[:3])
     if mask is not None:
         shape = batch if mask.shape[0] > 1 else 1, heads if mask.shape[1] > 1 else 1, 1, keys
         if mask.shape != shape or (keys > 1 and mask.stride(3) != 1):
             return None
-        strides = Strides(*strides[:8], *_strides(mask)[:2])
+        strides = Strides(*strides[:8], *strides_of(mask)[:2])
     if any(stride % 8 for stride in strides[:8]) or max(strides) >= 1 << 31:
         return None
-    at = strides._asdict()
+    at = {f"stride{i}": stride for i, stride in enumerate(strides)}
     if out is not None:
         if out.shape != q.shape or not out.is_contiguous():
             return None
@@ -76,7 +76,7 @@ def read_attention(
             return None
         end = places["c"] + 2 * out.numel()
         read = (t for t in (q, k, v, mask) if t is not None)
-        if any(t.data_ptr() < end and places["c"] < t.data_ptr() + 2 * _span(t) for t in read):
+        if any(t.data_ptr() < end and places["c"] < t.data_ptr() + 2 * span(t) for t in read):
             return None
         at |= places | {"third": 0 if mask is None else mask.data_ptr()}
     kinds = q.device.index or 0, int(q.dtype == torch.bfloat16), batch, heads, keys, ATTENTION
@@ -91,13 +91,13 @@ def asked_of(problem: Problem) -> tuple[Any, ...]:
     return DTYPES[problem.dtype], *sizes, strides, problem.extra == MASKED
 
 
-def _strides(tensor: Any) -> tuple[int, ...]:
+def strides_of(tensor: Any) -> tuple[int, ...]:
     """A tensor's, 0 where an extent is one."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tuple(0 if extent == 1 else stride for extent, stride in pairs)
 
 
-def _span(tensor: Any) -> int:
+def span(tensor: Any) -> int:
     """Elements from the first to the last."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return 1 + sum((extent - 1) * stride for extent, stride in pairs)

@@ -22,7 +22,16 @@ import torch
 from ..configs import joined
 from ..configs.persistent_pair import PairConfig
 from ..configs.stream import LEAST_CONSTANT
-from . import api, attention_op, attention_patterns, graph_by_torch, joined_op, plain_tensors, rows_op
+from . import (
+    api,
+    attention_op,
+    attention_patterns,
+    graph_by_torch,
+    joined_op,
+    plain_tensors,
+    rows_op,
+    turned_patterns,
+)
 from .graph_patterns import FILE, halves, known, pair, product, residual, rms_norm, same_columns
 from .joined_problem import JoinedCall
 from .layer_op import LayerCall, layer
@@ -130,6 +139,8 @@ def _attend(graph: Any, node: Any) -> None:
     for one in (*whole.users, whole):  # impure by its name alone: nothing is dropped
         graph.erase_node(one)
     for one in before:
+        _drop(graph, one)
+    for one in turned_patterns.turn(graph, made):
         _drop(graph, one)
 
 
@@ -409,7 +420,7 @@ def _passes() -> type | None:
             """Of all, and of what decides: a tuned table, or another version, makes another graph. None,
             without which no graph is cached, where one has none."""
             known = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.before]
-            files = __file__, FILE, attention_patterns.FILE, graph_by_torch.FILE
+            files = __file__, FILE, attention_patterns.FILE, turned_patterns.FILE, graph_by_torch.FILE
             return None if None in known else (get_hash_for_files(files), _decided_by(), *known)
 
     return Pass

@@ -18,6 +18,7 @@ from .driver import Driver, LaunchConfig, launch_config
 from .joined_problem import JoinedCall, read_joined
 from .plan import KernelPlan, LaunchPlan
 from .problem import MatmulCall, Problem, ReadCall, read, read_rows
+from .turned_problem import TurnedCall, read_turned
 
 #: CU_STREAM_PER_THREAD: another stream in every thread, which torch's allocator does not know
 PER_THREAD = 2
@@ -243,6 +244,14 @@ class PythonLauncher:
             return None
         found = read_attention(call, out, self._torch.device_type)
         return None if found is None else self._launched(*found, out, scale)
+
+    def turned(self, *call: Any) -> Any:
+        """The same for `TurnedCall`'s tensors and `out`."""
+        *given, out = call
+        if not all(map(self._torch.plain, call)):
+            return None
+        found = read_turned(TurnedCall(*given), out, self._torch.device_type)
+        return None if found is None else self._launched(*found, out, 0.0)
 
     def _launched(self, problem: Problem, values: dict[str, int], out: Any, eps: float) -> Any:
         if problem not in self._plans:

@@ -6,13 +6,14 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ..configs import attention, epilogue, joined, registry
+from ..configs import attention, epilogue, joined, registry, turned
 from ..configs.epilogue import Batch, Lines
 from ..configs.registry import Config
 from ..problem.launch import Launch
 from ..problem.shape import Shape
 from .joined_problem import apart
 from .problem import BETA, CONSTANT, DTYPES, NORM, Problem
+from .turned_problem import NAMES
 
 #: CUtensorMapDataType, CUtensorMapSwizzle
 _MAP_TYPES = {"fp16": 6, "bf16": 9}
@@ -20,9 +21,10 @@ _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 #: parameters that are given by their names at each launch (`ReadCall.values`, workspace)
 _GIVEN = ("workspace", "bias", "addend", "norm", "eps", "alpha", "beta", "activation", *joined.OPERANDS)
 #: the names that launchers have for what attention's kernels are given at each launch
-_ATTENTION = {name: name for name in attention.Strides._fields} | {
+_ATTENTION = {name: f"stride{i}" for i, name in enumerate(attention.Strides._fields)} | {
     **{"q": "a", "k": "b", "v": "second", "mask": "third", "c": "c", "scale": "eps"}
 }
+_TURNED = {name: f"stride{i}" for i, name in enumerate(turned.Strides._fields)} | NAMES
 #: leading dimensions from here on overflow 32-bit offsets within a tile
 _FAR = 1 << 22
 
@@ -155,9 +157,11 @@ def plan_alone(instance: Any, launch: Launch) -> KernelPlan:
 
 
 def plan_attention(instance: Any, launch: Launch) -> KernelPlan:
-    """The plan of attention, whose strides are given at each launch (`configs.attention`)."""
+    """The plan of attention, or of what is turned ahead of it: strides are given at each launch
+    (`configs.attention`, `configs.turned`)."""
+    given = _ATTENTION if isinstance(instance, attention.AttentionInstance) else _TURNED
     made = tuple(
-        (_ATTENTION[name],) if name in _ATTENTION else ("value", launch.scalars[name])
+        (given[name],) if name in given else ("value", launch.scalars[name])
         for name, _ in instance.parameters
     )
     where = launch.grid, launch.threads, launch.shared_bytes, launch.cluster

@@ -21,7 +21,7 @@ from sassafras.core import DeviceError, SassafrasError
 from ..build import launcher as build
 from ..build import schedules
 from ..build.cubins import ARCH, NotKept, cached_path, cubin, stored
-from ..configs import attention, joined, rows
+from ..configs import attention, joined, rows, turned
 from ..configs.epilogue import NUMBERS
 from ..configs.registry import Config, Instance
 from ..problem.launch import SHARED_LIMIT
@@ -29,7 +29,8 @@ from ..select.dataset import DATA
 from ..select.gpus import tables_of
 from ..select.selector import Choice, Selector
 from ..select.table import TunedTable
-from .attention_problem import ATTENTION, asked_of
+from . import attention_problem, turned_problem
+from .attention_problem import ATTENTION
 from .choice import chooser_of, member_of
 from .cublaslt import LtMember
 from .driver import Driver
@@ -38,11 +39,17 @@ from .launcher_python import KernelLauncher, PythonLauncher, Torch, compiled
 from .loading import deciding_digest, load_table
 from .plan import KernelPlan, first_legal, plan, plan_alone, plan_attention, plan_joined, why_illegal
 from .problem import BETA, BIAS, CONSTANT, DTYPES, GATED, RMS_NORM, MatmulCall, Problem, read
+from .turned_problem import TURNED
 
 #: cubins that come with the package, named as in the cache; there may be none
 SHIPPED = DATA / "cubins"
 #: `Problem.transposed` -> what `status` calls it
-_ROWS = {JOINED: "joined", GATED: "gated", RMS_NORM: "rms_norm", ATTENTION: "attention"}
+_ROWS = {JOINED: "joined", GATED: "gated", RMS_NORM: "rms_norm", ATTENTION: "attention", TURNED: "turned"}
+#: the same -> what chooses a kernel, and what that is asked of a problem
+_AROUND: dict[int, tuple[Callable[..., Any], Callable[[Problem], tuple[Any, ...]]]] = {
+    ATTENTION: (lambda *asked: attention.chosen(*asked), attention_problem.asked_of),
+    TURNED: (lambda *asked: turned.chosen(*asked), turned_problem.asked_of),
+}
 
 
 @dataclass(slots=True)
@@ -197,8 +204,9 @@ class Planner:
             return None if config is None else (config.instance, plan_joined(config, problem))
         if self.gpu(problem.device).chooser is None:
             return None
-        if problem.transposed == ATTENTION:
-            found = attention.chosen(*asked_of(problem))
+        if problem.transposed in _AROUND:
+            choose, asked_of = _AROUND[problem.transposed]
+            found = choose(*asked_of(problem))
             return None if found is None else (found[0], plan_attention(*found))
         gated, constant = problem.transposed == GATED, bool(problem.extra & CONSTANT)
         place = DTYPES[problem.dtype], problem.m, problem.n, problem.k, constant

@@ -7,6 +7,7 @@ parameters in order (`Instance.parameters`), each of one of these kinds:
 - ``i32``, ``i64``: ``Launch.scalars[name]``; ``f32`` as well, whose scalar is the number's bit pattern.
 - ``tensormap``: 128 bytes at a 64-byte boundary (``__grid_constant__``), encoded from
   ``Launch.tensor_maps[name]``.
+- ``*i64``: address of one number, given at each launch.
 - ``*f32``: address of ``Launch.workspace_bytes`` bytes, contents arbitrary, 16-byte aligned.
 
 A workspace belongs to one launch at a time: launches that may overlap (two streams, two graphs) need their

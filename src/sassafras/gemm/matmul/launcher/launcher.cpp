@@ -9,7 +9,7 @@
 // or torch.matmul. What is not in the table, or needs care (gradients, modes, autocast), is answered with
 // NotImplemented, and Python takes over. Everything runs under the GIL; but whatever calls Python may give it up meanwhile, and
 // another thread may then replace any plan. So a call holds its plan, and what it puts together for a launch is its own.
-#include "attention.hpp"
+#include "turned.hpp"
 #include "launcher.hpp"
 
 namespace {
@@ -189,6 +189,25 @@ PyObject *attention(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     return launched(self, asked, call);
 }
 
+// turned(q, k, v, cos, sin, keys, values, at, out): the same for what is turned ahead of it, and for caches' rows
+PyObject *turned(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    auto *self = (Launcher *)object;
+    if (count != kTurnedTensors) {
+        PyErr_SetString(PyExc_TypeError, "q, k, v, cos, sin, keys, values, at and out are expected, by position");
+        return nullptr;
+    }
+    Turned read;
+    for (int i = 0; i < kTurnedTensors; ++i) {
+        if (!unwrapped(self, args[i]) || !as_it_lies(self, args[i])) Py_RETURN_NONE;
+        read.tensors[i] = args[i];
+    }
+    Arguments asked;
+    asked.a = args[0], asked.b = args[1], asked.out = args[8];
+    Call call;
+    if (!read_turned(self->api, self->device_type, read, call)) Py_RETURN_NONE;
+    return launched(self, asked, call);
+}
+
 // --- the table of plans --------------------------------------------------------------------------------------------
 
 // add_torch(key)
@@ -352,6 +371,7 @@ PyMethodDef methods[] = {
     {"rows", (PyCFunction)(void (*)(void))rows, METH_FASTCALL, "run a plan of what stands between products"},
     {"joined", (PyCFunction)(void (*)(void))joined, METH_FASTCALL, "run a plan of products that share their rows"},
     {"attention", (PyCFunction)(void (*)(void))attention, METH_FASTCALL, "run a plan of attention of one query row"},
+    {"turned", (PyCFunction)(void (*)(void))turned, METH_FASTCALL, "run a plan of what is turned ahead of attention"},
     {"key", (PyCFunction)(void (*)(void))key_of, METH_FASTCALL, "the problem as a tuple, or None"},
     {"add_torch", add_torch, METH_O, "let torch serve a problem"},
     {"add_kernel", add_kernel, METH_VARARGS, "let our kernels serve a problem"},

@@ -81,12 +81,14 @@ struct Hash {
     }
 };
 
+constexpr int kMostStrides = 14;
+
 // A call after its tensors were read.
 struct Call {
     Key key;
     void *a, *b, *c, *bias, *addend, *norm;
     void *second = nullptr, *third = nullptr, *second_bias = nullptr, *third_bias = nullptr; // of joined products
-    int64_t strides[10] = {};          // of attention
+    int64_t strides[kMostStrides] = {}; // of attention, and of what it turns
     int64_t rows, columns, leading[8]; // of each result, as the caller sees it; extents of the batch
     int ndim;                          // of them
     bool matrices;                     // both operands

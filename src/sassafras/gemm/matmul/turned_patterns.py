@@ -1,0 +1,161 @@
+"""Patterns in Inductor's graphs (decomposed): rotary embedding ahead of attention, and a cache's new rows."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+import torch
+from torch._higher_order_ops.auto_functionalize import auto_functionalized
+
+from . import turned_op
+from .graph_patterns import known
+from .turned_problem import TurnedCall
+
+_aten = torch.ops.aten
+#: for the hash of what rewrites graphs
+FILE = __file__
+#: (sequences, 1, heads, head) as (sequences, heads, 1, head), and back
+_HEADS_AHEAD = [0, 2, 1, 3]
+#: operators and what follows their tensor
+_Views = list[tuple[Any, ...]]
+
+
+class _Turned(NamedTuple):
+    """x, cos and sin of a node that has x turned; `moved`: x has its heads behind its one place."""
+
+    x: Any
+    cos: Any
+    sin: Any
+    moved: bool
+
+
+class _Written(NamedTuple):
+    """A row that a cache has from here on, and which."""
+
+    cache: Any
+    at: Any
+    row: Any
+
+
+def turn(graph: Any, attention: Any) -> tuple[Any, ...]:
+    """Let a kernel of ours turn the queries and the new keys of a call of attention of ours, and write the
+    caches' rows; the nodes that it stands for, none where it does not.
+
+    The caches are inputs of the graph that nothing else reads or writes.
+    """
+    ahead, keys, rows = replaced = attention.args[:3]
+    q, written, others = _turned(ahead), _written(keys, attention), _written(rows, attention)
+    if q is None or written is None or others is None or written.at is not others.at:
+        return ()
+    k = _turned(written.row)
+    if k is None or (k.cos, k.sin) != (q.cos, q.sin):
+        return ()
+    steps: list[tuple[Any, _Views | None]] = [(q.x, _views(q)), (k.x, _views(k)), (others.row, [])]
+    steps += [(angle, _flat(known(angle), known(ahead))) for angle in (q.cos, q.sin)]
+    steps += [(node, []) for node in (written.cache, others.cache, written.at)]
+    if any(known(node) is None or views is None for node, views in steps):
+        return ()
+    values = [known(node) for node, _ in steps]
+    for n, (_, views) in enumerate(steps):
+        for target, *more in views or ():
+            values[n] = target(values[n], *more)
+    if any(isinstance(at := value.storage_offset(), int) and at % 8 for value in values[:7]):
+        return ()  # kernels read 16 bytes at a time
+    if not turned_op.serves(call := TurnedCall(*values)):
+        return ()
+    with graph.inserting_before(attention):
+        nodes = [_seen(graph, node, views) for node, views in steps]
+        named = TurnedCall(*nodes)._asdict()
+        made = graph.call_function(auto_functionalized, (turned_op.turned,), named)
+        parts = [graph.call_function(operator.getitem, (made, i)) for i in range(3)]
+    results = turned_op.fake(*call), torch.empty_like(call.keys), torch.empty_like(call.values)
+    made.meta |= {"val": results, "eager_input_vals": ((turned_op.turned,), call._asdict())}
+    for part, result in zip(parts, results, strict=True):
+        part.meta["val"] = result
+    attention.args = (parts[0], *attention.args[1:])
+    keys.replace_all_uses_with(parts[1])
+    rows.replace_all_uses_with(parts[2])
+    return tuple(replaced)
+
+
+def _views(turned: _Turned) -> _Views:
+    """What makes x (sequences, heads, 1, head)."""
+    return [(_aten.permute.default, _HEADS_AHEAD)] if turned.moved else []
+
+
+def _flat(angle: Any, q: Any) -> _Views | None:
+    """What makes cos or sin (sequences or 1, head); None where it is of another kind."""
+    if angle is None or q is None or angle.dim() > 4:
+        return None
+    batch, *ones, head = (1,) * (4 - angle.dim()) + (*angle.shape,)
+    if ones != [1, 1] or head != q.shape[-1] or batch not in (1, q.shape[0]):
+        return None
+    return [(_aten.reshape.default, [batch, head])]
+
+
+def _seen(graph: Any, node: Any, views: Any) -> Any:
+    for target, *more in views:
+        value = target(node.meta["val"], *more)
+        node = graph.call_function(target, (node, *more))
+        node.meta["val"] = value
+    return node
+
+
+def _turned(node: Any) -> _Turned | None:
+    """x * cos + (x's second half with its sign changed, its first half) * sin."""
+    moved = _is(node, _aten.permute.default) and [*node.args[1]] == _HEADS_AHEAD
+    inner = node.args[0] if moved else node
+    if not _is(inner, _aten.add.Tensor) or inner.kwargs:
+        return None
+    for straight, crossed in (inner.args, inner.args[::-1]):
+        if not (_is(straight, _aten.mul.Tensor) and _is(crossed, _aten.mul.Tensor)):
+            continue
+        for x, cos in (straight.args, straight.args[::-1]):
+            for halves, sin in (crossed.args, crossed.args[::-1]):
+                if _changes(halves, x):
+                    return _Turned(x, cos, sin, moved)
+    return None
+
+
+def _changes(node: Any, x: Any) -> bool:
+    """Whether a node has x's halves, changed for each other, the first one's sign, too."""
+    if not _is(node, _aten.cat.default) or len(node.args[0]) != 2 or node.args[1:] not in ((-1,), (3,)):
+        return False
+    first, second = node.args[0]
+    return _is(first, _aten.neg.default) and _half(first.args[0], x) == 1 and _half(second, x) == 0
+
+
+def _half(node: Any, x: Any) -> int | None:
+    """Which half of x's last extent a node is."""
+    size = None if (value := known(x)) is None else value.shape[-1]
+    if size is None or size % 2 or value.dim() != 4:
+        return None
+    if _is(node, _aten.slice.Tensor) and len(node.args) == 4 and node.args[:2] in ((x, -1), (x, 3)):
+        begin, end = node.args[2:]
+        return {(0, size // 2): 0, (size // 2, size): 1}.get((begin, min(end, size)))
+    if _is(node, operator.getitem) and node.args[0].args[0] is x and node.args[0].args[2:] in ((-1,), (3,)):
+        parts, target = node.args[0].args[1], node.args[0].target
+        if (target is _aten.split.Tensor and parts == size // 2) or (
+            target is _aten.split_with_sizes.default and [*parts] == [size // 2] * 2
+        ):
+            return int(node.args[1])
+    return None
+
+
+def _written(node: Any, attention: Any) -> _Written | None:
+    """A cache's new row: one of all sequences and heads at one place."""
+    if not _is(node, _aten.index_put.default) or any(node.args[3:]):
+        return None
+    cache, places, row = node.args[:3]
+    at = places[2] if len(places) == 3 and places[0] is places[1] is None else None
+    if cache.op != "placeholder" or (index := known(at)) is None or index.dim() != 1:
+        return None
+    back = [one for one in node.users if _is(one, _aten.copy_.default) and one.args[:2] == (cache, node)]
+    if not back or {*node.users} != {attention, *back} or {*cache.users} != {node, *back}:
+        return None  # it would be copied whole
+    return _Written(cache, at, row)
+
+
+def _is(node: Any, target: Any) -> bool:
+    return isinstance(node, torch.fx.Node) and node.target is target

@@ -1,0 +1,333 @@
+"""Rotary embedding and a cache's rows in one launch: operator, launchers, compiled models."""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import sassafras  # noqa: E402
+from sassafras.gemm.configs import turned as configs  # noqa: E402
+from sassafras.gemm.matmul import api as room  # noqa: E402
+from sassafras.gemm.matmul.planner import Planner  # noqa: E402
+from sassafras.gemm.matmul.turned_problem import TurnedCall, read_turned  # noqa: E402
+
+from . import graph_alone, stand_in  # noqa: E402
+from .test_launchers import apart  # noqa: E402
+from .test_layer import graphs  # noqa: E402
+from .test_matmul_fused import Install, cache, close, engine, half, install, launches, library  # noqa: E402
+from .test_rows import early  # noqa: E402
+
+__all__ = ["cache", "early", "engine", "graphs", "install", "library"]  # fixtures
+nn, attend = torch.nn, torch.nn.functional.scaled_dot_product_attention
+ours = torch.ops.sassafras.turned
+
+
+def turned(x: Any, cos: Any, sin: Any) -> Any:
+    """As models write it."""
+    left, right = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-right, left), dim=-1) * sin
+
+
+def angled(*shape: int, dtype: Any = torch.float16) -> list[Any]:
+    """cos and sin."""
+    angles = half(*shape, seed=3, dtype=dtype).float()
+    return [angles.cos().to(dtype), angles.sin().to(dtype)]
+
+
+def operands(
+    batch: int = 3, heads: int = 4, groups: int = 2, rows: int = 24, head: int = 64, *,
+    dtype: Any = torch.float16, angles: int = 1, at: int = 5,
+) -> TurnedCall:  # fmt: skip
+    """q, k and v as parts of one product's rows, caches as parts of longer ones."""
+    lines = half(batch, 1, (heads + 2 * groups) * head, dtype=dtype)
+    parts = lines.view(batch, 1, -1, head).transpose(1, 2).split([heads, groups, groups], 1)
+    cos, sin = angled(angles, head, dtype=dtype)
+    caches = (half(batch, groups, rows + 3, head, seed=seed, dtype=dtype) for seed in (1, 2))
+    return TurnedCall(*parts, cos, sin, *(c[:, :, :rows] for c in caches), torch.tensor([at]))
+
+
+def exact(call: TurnedCall) -> tuple[Any, Any, Any]:
+    """In FP64: the result and the caches."""
+    at, call = call.at, TurnedCall(*(t.double() for t in call))
+    angles = call.cos[:, None, None], call.sin[:, None, None]
+    keys = call.keys.index_copy(2, at, turned(call.k, *angles))
+    return turned(call.q, *angles), keys, call.values.index_copy(2, at, call.v)
+
+
+def right(found: Any, call: TurnedCall, wanted: tuple[Any, Any, Any]) -> bool:
+    return all(close(a, b) for a, b in zip((found, call.keys, call.values), wanted, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["compiled", "python"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_it_turns_and_writes(install: Install, library: Path, kind: str, dtype: Any) -> None:
+    install(kind)
+    for sizes in (
+        {},
+        {"angles": 3},
+        {"batch": 1, "heads": 7, "groups": 1, "head": 128},
+        {"rows": 1, "at": 0},
+    ):
+        for turn in range(2):  # the first has no plan yet
+            call = operands(**sizes, dtype=dtype)
+            wanted, before = exact(call), launches(library)
+            assert right(ours(*call), call, wanted), (sizes, turn)
+            assert launches(library) == before + 1
+        state = stand_in.state_of(library)
+        assert state.overlap == 1 and state.threads == 128
+    (listed, *_) = [r for r in room.status()["rows"] if r["what"] == "turned"]
+    assert (listed["shape"], listed["kernel"][-4:]) == ("3x4x24", "_d64")
+    call = operands(at=-2, dtype=dtype)
+    assert right(ours(*call), call, exact(call._replace(at=torch.tensor([22]))))
+
+
+def test_what_no_kernel_takes_is_torchs(install: Install, library: Path) -> None:
+    install("compiled")
+    call = operands()
+    for other in (
+        call._replace(cos=call.cos.double()),
+        call._replace(at=call.at.int()),
+        call._replace(at=torch.tensor(3)),
+        call._replace(keys=call.keys[..., :32]),
+        call._replace(k=call.k[:2]),
+        call._replace(sin=call.sin.expand(2, 64)),
+        call._replace(q=call.q.transpose(1, 2)),
+        call._replace(keys=call.keys[:1].expand(3, 2, 24, 64)),
+        call._replace(values=call.values.as_strided(call.values.shape, (64, 64, 256, 1))),
+    ):
+        assert read_turned(other, None, "cpu") is None
+        assert (
+            room._engine is not None
+            and room._engine.launcher.turned(*other, torch.empty(3, 4, 1, 64).half()) is None
+        )
+    assert read_turned(call, None, "cpu") is not None
+    for other in (
+        TurnedCall(*(t.double() if t.is_floating_point() else t for t in call)),
+        operands(head=32),
+        operands(batch=configs.MOST_BATCH + 1),
+    ):
+        wanted, before = exact(other), launches(library)
+        assert right(ours(*other), other, wanted) and launches(library) == before
+    call = operands()
+    with sassafras.batch_invariant():
+        before, wanted = launches(library), exact(call)
+        assert right(ours(*call), call, wanted) and launches(library) == before
+
+
+def test_it_is_read_alike_and_writes_apart(install: Install) -> None:
+    """Random operands in one memory: both launchers read the same problem, or none; what is written shares no
+    byte with anything else."""
+    compiled, plain = (install(kind).launcher for kind in ("compiled", "python"))
+    draw, counts = random.Random(5), {"served": 0, "refused": 0}
+    memory = torch.zeros(60_000, dtype=torch.float16)
+    for _ in range(400):
+        batch, groups, times, rows = (
+            draw.choice((1, 2, 3)),
+            draw.choice((1, 2)),
+            draw.choice((1, 3)),
+            draw.choice((1, 4)),
+        )
+        head, heads = draw.choice((64, 64, 63)), groups * times
+
+        def part(*shape: int, step: int = 1) -> Any:
+            strides, size = [], step
+            for extent in reversed(shape):
+                strides.append(size)
+                size *= extent
+                size += draw.choice((0, 0, 0, 8, 4))
+            return memory.as_strided(shape, strides[::-1], 8 * draw.randrange(5_000))
+
+        q, k, v, out = (
+            part(batch, heads, 1, head),
+            *(part(batch, groups, 1, head) for _ in "kv"),
+            part(batch, heads, 1, head),
+        )
+        cos, sin = (part(draw.choice((1, batch)), head) for _ in range(2))
+        keys, values = (part(batch, groups, rows, head) for _ in range(2))
+        call = TurnedCall(q, k, v, cos, sin, keys, values, torch.tensor([0]))
+        results = [launcher.turned(*call, out) for launcher in (compiled, plain)]
+        assert results[0] == results[1] or None not in results, (call, results)
+        assert (results[0] is None) == (read_turned(call, out, "cpu") is None)
+        served = results[0] is not None
+        counts["served" if served else "refused"] += 1
+        others = [*call[:7], out]
+        for n, written in ((5, keys), (6, values), (7, out)):
+            rest = [t for i, t in enumerate(others) if i != n]
+            assert not served or apart(written, rest)
+    assert min(counts.values()) > 20, counts
+
+
+class Rotary(nn.Module):
+    """A decoder's first half: keys and values of the token go into a cache, queries and keys are turned.
+
+    Args:
+        late: heads are moved ahead behind the embedding.
+    """
+
+    def __init__(
+        self, batch: int = 3, heads: int = 4, groups: int = 2, head: int = 64, late: bool = False
+    ) -> None:
+        super().__init__()
+        self.sizes, self.head, self.late = [heads, groups, groups], head, late
+        self.norm = nn.RMSNorm(64, eps=1e-5)
+        self.qkv = nn.Linear(64, sum(self.sizes) * head, bias=False)
+        self.o = nn.Linear(heads * head, 64, bias=False)
+        for name in ("keys", "values"):
+            self.register_buffer(name, torch.randn(batch, groups, 24, head))
+
+    def forward(self, x: Any, last: Any, cos: Any, sin: Any) -> Any:
+        found = self.qkv(self.norm(x)).view(len(x), 1, -1, self.head).split(self.sizes, 2)
+        if self.late:
+            q, k, v = (
+                t.transpose(1, 2) for t in (turned(found[0], cos, sin), turned(found[1], cos, sin), found[2])
+            )
+        else:
+            q, k, v = (t.transpose(1, 2) for t in found)
+            q, k = turned(q, cos, sin), turned(k, cos, sin)
+        return x + self.o(self.attend(q, k, v, last).transpose(1, 2).reshape(len(x), 1, -1))
+
+    def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
+        k, v = self.keys.index_copy_(2, last, k), self.values.index_copy_(2, last, v)
+        return attend(q, k, v, enable_gqa=True)
+
+
+class Reads(Rotary):
+    """The cache is read once more."""
+
+    def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
+        before = self.keys.sum()
+        return super().attend(q, k, v, last) + before * 0
+
+
+class Twice(Rotary):
+    """Two rows are written, the second one as it is."""
+
+    def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
+        self.keys.index_copy_(2, last + 1, v)
+        return super().attend(q, k, v, last)
+
+
+class Elsewhere(Rotary):
+    """Keys and values go to different rows."""
+
+    def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
+        k, v = self.keys.index_copy_(2, last, k), self.values.index_copy_(2, last + 1, v)
+        return attend(q, k, v, enable_gqa=True)
+
+
+class Returned(Rotary):
+    """What is written is a result, too."""
+
+    def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
+        k, v = self.keys.index_copy(2, last, k), self.values.index_copy(2, last, v)
+        return attend(q, k, v, enable_gqa=True) + k[:, :1, -1:].mean() * 0
+
+
+class Fresh(Rotary):
+    """The caches stay as they are."""
+
+    def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
+        return attend(
+            q, self.keys.index_copy(2, last, k), self.values.index_copy(2, last, v), enable_gqa=True
+        )
+
+
+class Odd(Rotary):
+    """Queries begin anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(64, 8 * 72, bias=False)
+
+    def forward(self, x: Any, last: Any, cos: Any, sin: Any) -> Any:
+        lines = self.qkv(self.norm(x)).view(len(x), 1, -1, 72)
+        q, k, v = (t.transpose(1, 2) for t in lines[..., 1:65].split(self.sizes, 2))
+        q, k = turned(q, cos, sin), turned(k, cos, sin)
+        return x + self.o(self.attend(q, k, v, last).transpose(1, 2).reshape(len(x), 1, -1))
+
+
+class Straight(Rotary):
+    """Halves are not changed for each other."""
+
+    def forward(self, x: Any, last: Any, cos: Any, sin: Any) -> Any:
+        q, k, v = (
+            t.transpose(1, 2)
+            for t in self.qkv(self.norm(x)).view(len(x), 1, -1, self.head).split(self.sizes, 2)
+        )
+        left, right = q.chunk(2, dim=-1)
+        q = q * cos + torch.cat((-left, right), dim=-1) * sin
+        return x + self.o(self.attend(q, turned(k, cos, sin), v, last).transpose(1, 2).reshape(len(x), 1, -1))
+
+
+def ran(made: Any, *given: Any, graphs: list[Any], program: bool = False) -> int:
+    """How many launches a compiled model's graph has for them; results and caches are right, three times."""
+    made = made.requires_grad_(False)
+    double = copy.deepcopy(made).double()
+    torch._dynamo.reset()
+    graphs.clear()
+    backend = {} if program else {"backend": graph_alone.backend}
+    compiled = torch.compile(sassafras.accelerate(made), fullgraph=True, dynamic=False, **backend)
+    both = zip(made.modules(), double.modules(), strict=True)
+    pairs = [(layer, kept) for layer, kept in both if isinstance(layer, Rotary)]
+    caches = [(getattr(a, name), getattr(b, name)) for a, b in pairs for name in ("keys", "values")]
+    x, last, *angles = given
+    for step in range(3):
+        wanted = double(x.double(), last + step, *(a.double() for a in angles))
+        assert close(compiled(x, last + step, *angles), wanted), room.status()["problems"]
+        assert all(close(a, b) for a, b in caches), step
+    return sum("auto_functionalized" in str(n.target) or n.target is ours.default for n in graphs[-1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("late", [False, True])
+def test_compiled_models_turn_in_one_launch(
+    early: Planner, library: Path, graphs: list[Any], late: bool, dtype: Any
+) -> None:
+    """The caches are written where they lie; nothing is copied."""
+    from torch._inductor.utils import run_and_get_code
+
+    torch.manual_seed(1)
+    made = Rotary(late=late).to(dtype)
+    x, last = half(3, 1, 64, dtype=dtype), torch.tensor([5])
+    for shape in ((1, 1, 64), (3, 1, 1, 64)):
+        angles = angled(*shape, dtype=dtype)
+        before = launches(library)
+        assert ran(copy.deepcopy(made), x, last, *angles, graphs=graphs, program=True) == 1
+        assert launches(library) == before + 3 * 3, "that, attention and the layer behind it, three times"
+    torch._dynamo.reset()
+    compiled = torch.compile(sassafras.accelerate(made.requires_grad_(False)), fullgraph=True, dynamic=False)
+    kept = made.keys
+    _, (code, *_) = run_and_get_code(compiled, x, last, *angles)
+    assert code.count("torch.ops.sassafras.turned.default(") == 1 and "aten.clone" not in code
+    assert "index_put" not in code.partition("def call")[2] and made.keys is kept
+    (listed, *_) = [r for r in room.status()["rows"] if r["what"] == "turned"]
+    assert listed["shape"] == "3x4x24"
+
+
+def test_what_is_left_as_it_is(early: Planner, graphs: list[Any]) -> None:
+    torch.manual_seed(2)
+    x, last, angles = half(3, 1, 64), torch.tensor([5]), angled(1, 1, 64)
+    assert ran(Rotary().half(), x, last, *angles, graphs=graphs) == 1
+    two = nn.Sequential  # two layers with caches of their own
+
+    class Two(two):
+        def forward(self, x: Any, *given: Any) -> Any:
+            for layer in self:
+                x = layer(x, *given)
+            return x
+
+    assert ran(Two(Rotary(), Rotary(late=True)).half(), x, last, *angles, graphs=graphs) == 2
+    for kind in (Reads, Twice, Elsewhere, Returned, Fresh, Odd, Straight):
+        assert ran(kind().half(), x, last, *angles, graphs=graphs) == 0, kind
+    narrow = [a[..., :32] for a in angles]
+    assert ran(Rotary(head=32).half(), x, last, *narrow, graphs=graphs) == 0, "no kernel has such heads"
+    each = angled(4, 1, 64)
+    assert ran(Rotary(groups=4).half(), x, last, *each, graphs=graphs) == 0, (
+        "heads turn by angles of their own"
+    )
