@@ -76,7 +76,7 @@ def layer(stage: Any, shape: Any, dtype: str, seconds: float, triton: bool = Fal
     """A record: two contexts, weights from memory; `triton` is one more contestant."""
     here = Products(stage, shape, dtype, cold=True)
     calls = here.contestants()
-    if triton:
+    if triton and not stage.modelled:
         calls["triton"] = here.by_triton(seconds / 2)[0]
     wrong = here.wrong_of(calls)
     count = len(here.sets)

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from sassafras.cli.app import app
 from sassafras.core import DeviceError, SassafrasError
+from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.cuda.timing import balanced
 from sassafras.gemm.bench import context, dry_run, journal, program, runs, worker
 from sassafras.gemm.bench.context import Context
@@ -419,6 +420,30 @@ def test_products_back_to_back_or_between_kernels() -> None:
         us[around] = float(np.median(here.times(here.take(["sassafras"]), 5)))
         here.close()
     assert us[True] == pytest.approx(us[False] + 2 * 2.0, rel=0.02), "the modelled kernels last two each"
+
+
+def test_all_algorithms_are_tried_on_weights_from_memory() -> None:
+    """Of 64 MB, more than the L2 holds, too: the end of a single set would stay there."""
+
+    class Many(dry_run.DryContestants):
+        def _candidates(self, problem: Any) -> list[LtAlgorithm]:
+            return [LtAlgorithm(problem.layout, bytes([n + 1]) + bytes(63), 0) for n in range(20)]
+
+    stage, product, tried = Many(), Product(Shape(16, 8192, 8192), "tn"), set[Any]()
+
+    class Seen(Context):
+        def take(self, keys: Any) -> list[Any]:
+            taken = super().take(keys)
+            tried.update(taken)
+            return taken
+
+    here = Seen(stage, product)
+    assert len(here.sets) == 2 and stage.l2_bytes < 8192 * 8192 * 2
+    context._tuned(here, context.chooser(stage), 0.02)
+    assert tried.issuperset(stage.lt.candidates(here.lt))
+    assert sum(not isinstance(key, str | LtAlgorithm) for key in tried) >= context._CHOSEN
+    here.close()
+    assert len(Context(stage, Product(Shape(16, 16384, 8192), "tn")).sets) == 2
 
 
 def test_what_serves_gives_way_to_a_gain_and_when_it_is_wrong() -> None:

@@ -37,10 +37,10 @@ from .timing import Enqueue, TimedBlock, timed
 _SETS = 24
 #: microseconds that a block lasts at least, about
 _BLOCK_US = 200.0
-#: candidates: of the chooser, of the estimate, of cuBLASLt
-_CHOSEN, _ESTIMATED, _LIBRARY = 8, 4, 8
-#: rounds of the first two rungs; least and most of the last, and of the winner's second timing
-_RUNGS, _ROUNDS = (5, 9), (5, 61)
+#: candidates of the chooser, of the estimate; cuBLASLt's are tried all, as AutoTuning does
+_CHOSEN, _ESTIMATED = 16, 8
+#: rounds of the first two rungs, how many stay; least and most rounds of the last, and of the winner's second timing
+_RUNGS, _ROUNDS = ((3, 12), (11, 8)), (5, 61)
 #: speed-up over torch and over what has served that a winner needs at least; times what the A/A control shows
 _MARGIN, _NOISE = 1.01, 2.0
 #: rows of C that are compared at once
@@ -116,7 +116,8 @@ class Context:
         self.stage, self.product, self.wrong = stage, product, list[str]()
         shape = product.shape
         self.lt = stage.lt.problem(shape, product.layout, product.dtype)
-        count = min(most, 2 * stage.l2_bytes // (2 * shape.n * shape.k) + 1)
+        enough = 2 * stage.l2_bytes // (2 * shape.n * shape.k) + 1
+        count = min(most, max(2, enough))  # the end of a single one could stay
         self._around, self._calls = around, dict[Any, list[Callable[[], Any]]]()
         self._blocks: dict[Any, TimedBlock] = {}
         if stage.modelled:
@@ -300,17 +301,17 @@ def _tuned(here: Context, chooser: Selector, seconds: float) -> dict[str, Any]:
     before = _key(today)
     library: list[Any] = []
     if product.plain:
-        library = stage.lt.candidates(here.lt)[:_LIBRARY]
+        library = stage.lt.candidates(here.lt)
     known = [before] if isinstance(before, LtAlgorithm) else []
     alive = here.take(["torch", *candidates(chooser, product), *known, *library])
     if before not in alive:
         before = "torch"
-    for rung, rounds in enumerate(_RUNGS):
+    for rung, (rounds, keep) in enumerate(_RUNGS):
         ranked = _ranked(here, alive, rounds)
-        alive = ranked[: max(6, len(ranked) // 2)]
+        alive = ranked[:keep]
         if rung == 0:
-            modes = [c for key in alive[:3] if not isinstance(key, str | LtAlgorithm) for c in key.in_modes()]
-            alive = here.take(dict.fromkeys([*alive, *modes]))
+            leaders = [key for key in alive if not isinstance(key, str | LtAlgorithm)][:3]
+            alive = here.take(dict.fromkeys([*alive, *(c for key in leaders for c in key.in_modes())]))
     best = list(itertools.islice((key for key in ranked if key != "torch" and here.right(key)), 3))
     ours = []
     if best:
