@@ -82,17 +82,6 @@ def candidates(data: Row) -> list[Row]:
     return named({name: of for name, of in summary if isinstance(of, dict) and "candidates" in of})
 
 
-def repositories(data: Row) -> list[Row]:
-    """Accepted and refused configurations by repository."""
-    verdicts: dict[str, list[bool]] = {}
-    for row in data["rows"]:
-        verdicts.setdefault(row["repository"], []).append(bool(row["accepted"]))
-    return [
-        {"name": name, "accepted": sum(of), "refused": len(of) - sum(of)}
-        for name, of in sorted(verdicts.items())
-    ]
-
-
 def strategies(data: Row) -> list[Row]:
     """Strategies, best mean first."""
     found = named(data["summary"]["strategies"])
@@ -139,7 +128,6 @@ ROWS: dict[str, Callable[[Row], list[Row]]] = {
     "suite": suite,
     "spaces": spaces,
     "spaces of candidates": candidates,
-    "repositories": repositories,
     "strategies": strategies,
     "evaluators": lambda data: named(data["summary"]["evaluators"]),
     "bands": lambda data: named({**data["summary"]["bands"], "all": data["summary"]}),

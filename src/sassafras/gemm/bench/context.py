@@ -39,7 +39,7 @@ _SETS = 24
 _BLOCK_US = 200.0
 #: candidates of the chooser, of the estimate; cuBLASLt's are tried all, as AutoTuning does
 _CHOSEN, _ESTIMATED = 16, 8
-#: rounds of the first two rungs, how many stay; least and most rounds of the last, and of the winner's second timing
+#: rounds of the first two rungs and how many stay; least and most rounds of the last and of the winner's
 _RUNGS, _ROUNDS = ((3, 12), (11, 8)), (5, 61)
 #: speed-up over torch and over what has served that a winner needs at least; times what the A/A control shows
 _MARGIN, _NOISE = 1.01, 2.0
