@@ -352,18 +352,25 @@ def test_attention_is_a_link_of_the_chain(
     assert close(compiled(x, last, mask), wanted) and made.keys is kept, "the cache is written where it lies"
 
 
-@pytest.mark.parametrize("name", ["Llama", "Qwen2"])
-def test_models_of_transformers_attend(early: Planner, graphs: list[Any], name: str) -> None:
-    """A token decoded with a static cache whose mask hides what is not written yet, and padding."""
+def of_transformers(name: str, **more: Any) -> Any:
+    """A small decoder with random weights; two heads share keys."""
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2, "vocab_size": 96}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-    config = getattr(transformers, f"{name}Config")(**sizes, **heads, pad_token_id=0)
+    config = getattr(transformers, f"{name}Config")(**sizes, **heads, **more)
     torch.manual_seed(0)
     network = getattr(transformers, f"{name}ForCausalLM")(config).half().eval().requires_grad_(False)
     for parameter in network.parameters():
         if parameter.dim() == 2:
             parameter.normal_(std=parameter.shape[1] ** -0.5)
+    return network
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen2"])
+def test_models_of_transformers_attend(early: Planner, graphs: list[Any], name: str) -> None:
+    """A token decoded with a static cache whose mask hides what is not written yet, and padding."""
+    network = of_transformers(name, pad_token_id=0)
+    transformers = pytest.importorskip("transformers")
     tokens, seen = torch.randint(1, 90, (2, 5)), torch.ones(2, 5, dtype=torch.long)
     seen[1, :2] = 0
 
@@ -388,6 +395,24 @@ def test_models_of_transformers_attend(early: Planner, graphs: list[Any], name: 
     assert [n.args[1].meta["val"].shape for n in attends] == [(2, 2, 32, 64)] * 2, "keys are not repeated"
     assert sum("auto_functionalized" in str(n.target) for n in graphs[-1]) == 2, "turned in one launch"
     assert errors[1] <= 1.5 * errors[0]
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen2"])
+def test_transformers_generates_the_same_text(early: Planner, graphs: list[Any], name: str) -> None:
+    """`generate` compiles the decoding step by itself; its mask is made outside of the graph."""
+    transformers = pytest.importorskip("transformers")
+    none = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    network, prompt, texts = of_transformers(name, **none), torch.randint(1, 90, (2, 5)), []
+    how = transformers.CompileConfig()
+    how._compile_all_devices = True
+    for model in (copy.deepcopy(network), sassafras.accelerate(network)):
+        torch._dynamo.reset()
+        graphs.clear()
+        model.generation_config.compile_config = how
+        texts.append(model.generate(prompt, max_new_tokens=8, do_sample=False, cache_implementation="static"))
+    assert texts[1].tolist() == texts[0].tolist() and texts[0].shape == (2, 13)
+    assert names_of(graphs[-1]).count("attention") == 2
+    assert sum("auto_functionalized" in str(n.target) for n in graphs[-1]) == 2, "turned in one launch"
 
 
 class Crossed(nn.Module):
