@@ -5,13 +5,14 @@
 
 `layers`: layer shapes, weights from memory (rotating through twice the L2), back to back and with an
 elementwise kernel between; cuBLASLt's algorithm, and with --triton a plain Triton kernel's tiles, are the
-fastest of the former. A shape that the table has is tuned. `contexts`: shapes of the grid (stratified),
-weights n x k; cuBLASLt's algorithm is selected back to back, as AutoTuning does. Its contexts: back_to_back;
-dependent (C of a product is A of the next, m x n x k and m x k x n by turns); elementwise and pdl_neighbour
-(a kernel on C between, its time included); cold (rotating weights); up to 1e10 FLOP isolated (event to
-event, shapes interleaved), isolated_subtracted (an empty kernel's time subtracted) and random (a call after
-an exponential pause of a millisecond, rotating weights). Launch `pdl` is what sassafras.matmul chooses,
-`plain` the same configuration launched plainly.
+fastest of the former. A shape that the table has is tuned. Ours are `matmul` and, as compiled models call
+layers, a kernel that reads its weights early where there is one (`layer`). `contexts`: shapes of the grid
+(stratified), weights n x k; cuBLASLt's algorithm is selected back to back, as AutoTuning does. Its contexts:
+back_to_back; dependent (C of a product is A of the next, m x n x k and m x k x n by turns); elementwise and
+pdl_neighbour (a kernel on C between, its time included); cold (rotating weights); up to 1e10 FLOP isolated
+(event to event, shapes interleaved), isolated_subtracted (an empty kernel's time subtracted) and random (a
+call after an exponential pause of a millisecond, rotating weights). Launch `pdl` is what sassafras.matmul
+chooses, `plain` the same configuration launched plainly.
 
 `learn`: the shapes of learn-6 as `layers` has them with an elementwise kernel between, types by turns: torch
 and what may run them, for ``choosers.py --program``; writes learn.jsonl.gz.
@@ -76,8 +77,9 @@ def layer(stage: Any, shape: Any, dtype: str, seconds: float, triton: bool = Fal
     """A record: two contexts, weights from memory; `triton` is one more contestant."""
     here = Products(stage, shape, dtype, cold=True)
     calls = here.contestants()
-    if triton and not stage.modelled:
-        calls["triton"] = here.by_triton(seconds / 2)[0]
+    if not stage.modelled:
+        calls |= {"sassafras_layer": early} if (early := here.as_layer()) else {}
+        calls |= {"triton": here.by_triton(seconds / 2)[0]} if triton else {}
     wrong = here.wrong_of(calls)
     count = len(here.sets)
     us = {

@@ -13,6 +13,7 @@ from sassafras.gemm.bench.context import Context
 from sassafras.gemm.bench.operands import BASELINE_RMS_LIMIT, RMS_LIMIT
 from sassafras.gemm.bench.timing import contest, rough_us
 from sassafras.gemm.configs.base import PLAIN
+from sassafras.gemm.matmul.problem import CONSTANT, Problem
 from sassafras.gemm.problem.shape import Product, Shape
 
 #: sets of operands that a chain rotates through at most
@@ -54,6 +55,21 @@ class Products(Context):
             if choice.member == "ours" and choice.config.mode != PLAIN:
                 found["sassafras_plain"] = self.calls(replace(choice.config, mode=PLAIN))
         return found
+
+    def as_layer(self) -> list[Callable[[], Any]] | None:
+        """Calls as compiled models make them, weights that nothing writes read early; None where that is
+        `matmul`."""
+        from sassafras.gemm.matmul.layer_op import LayerCall, layer
+
+        engine = room.api._engine
+        problem = Problem.of(self.product)._replace(extra=CONSTANT)
+        config = engine.choose(problem).config if engine else None
+        if config is None or ("early", "i32") not in config.instance.parameters:
+            return None
+        asked = [LayerCall(*operands.factors("tn"), constant=True) for operands in self.sets]
+        layer(*asked[0])
+        room.api.settle()  # compiled; the next call has it
+        return [lambda call=call: layer(*call) for call in asked]
 
     def by_triton(
         self, seconds: float, keep: Callable[[], bool] = lambda: True

@@ -166,13 +166,18 @@ def context_rows(table: str, records: Sequence[dict[str, Any]]) -> list[dict[str
 
 
 def _layer(of: str, dtype: str, tuned: bool, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A row: the speed-up over cuBLASLt's best has the name of its context."""
+    """A row: the speed-up over cuBLASLt's best has the name of its context; behind `layer` of what compiled
+    models call, which is the same where no kernel reads its weights early."""
     row: dict[str, Any] = {}
     for context in ("cold", "elementwise"):
         found = _context(of, dtype, tuned, context, "pdl", records)
         for key, value in found.items():
             own = key.endswith("_us") or key.startswith("over_") or key == "null"
             row[f"{context}_{key}".replace("_over_lt", "") if own else key] = value
+        own_us = [r["us"][context] for r in records if context in r["us"]]
+        if not {"sassafras", "sassafras_layer", "lt_autotune"} & set(found["wrong"]):
+            layers = [(us["lt_autotune"], us.get("sassafras_layer", us["sassafras"])) for us in own_us]
+            row |= _named(f"{context}_layer", interval([np.divide(*pair) for pair in layers]))
     return {key: value for key, value in row.items() if key not in ("context", "launch")}
 
 
@@ -230,6 +235,7 @@ def context_summary(table: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any
             found[f"{state}_cold_{dtype}"] = mean("cold", tuned=tuned, dtype=dtype)
             found[f"{state}_cold_{dtype}_over_torch"] = mean("cold_over_torch", tuned=tuned, dtype=dtype)
         for context in ("cold", "elementwise"):
+            found[f"{state}_{context}_layer"] = mean(f"{context}_layer", tuned=tuned)
             over = of(f"{context}_over_triton", tuned=tuned)
             found[f"{state}_{context}_over_triton_worst"] = min(over, default=None)
         found[f"{state}_cold_worst"] = min(of("cold", tuned=tuned), default=None)

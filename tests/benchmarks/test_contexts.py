@@ -96,6 +96,12 @@ def test_a_wrong_contestant_has_no_speedup(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert context_rows("layers", [right])[0]["cold"] == 2.0
     assert "cold" not in context_rows("layers", [right, wrong])[0], "wrong in one process is wrong"
+    early = {**right, "us": {"cold": {**us, "sassafras_layer": [0.5, 0.55]}, "elementwise": us}}
+    (row,) = context_rows("layers", [early])
+    assert (row["cold"], row["cold_layer"], row["elementwise_layer"]) == (2.0, 4.0, 2.0)
+    assert context_summary("layers", [row])["untuned_cold_layer"] == 4.0
+    spoilt = context_rows("layers", [{**early, "wrong": ["sassafras_layer"]}])
+    assert "cold_layer" not in spoilt[0] and spoilt[0]["cold"] == 2.0
     both = {**us, "triton": [1.5, 1.65]}
     ours = context_rows("layers", [{**right, "us": {"cold": both, "elementwise": us}}])
     assert ours[0]["cold_over_triton"] == 1.5 and "elementwise_over_triton" not in ours[0]
