@@ -137,3 +137,8 @@ def test_another_inductor_is_left_alone() -> None:
         problem = unsupported(SimpleNamespace(**classes | {owner: changed}))
         assert problem is not None and torch.__version__ in problem and "another way" in problem
     assert unsupported(SimpleNamespace()) is not None
+    for more, known in ((lambda self, scope, def_args, runner_args, lines=None: None, True),
+                        (lambda self, scope, def_args, runner_args, lines: None, False)):  # fmt: skip
+        later = type("CompileResult", (), {"_gen_launcher_code": more})
+        found = unsupported(SimpleNamespace(CachingAutotuner=real.CachingAutotuner, CompileResult=later))
+        assert (found is None) == known

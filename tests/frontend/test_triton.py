@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from sassafras.core import Buffer, Case, CompileError, UnsupportedArch, WorkloadError
-from sassafras.frontend.triton import workload
+from sassafras.frontend.triton import leave_torch_out, workload
 from sassafras.sass.cubin import Cubin
 from sassafras.sass.tools import find
 from sassafras.targets.load import variants
@@ -281,3 +281,17 @@ def test_an_open_case_of_an_autotuned_kernel_is_one_for_each_configuration() -> 
     ]  # fmt: skip
     assert [c.options.get("num_stages") for c in made.cases] == [3, 5, None]
     assert made.build(made.cases[0], "sm_90a").threads == 64
+
+
+def test_torch_is_left_out_whatever_triton_does_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3.8 imports it never, and takes the None that stands there for it."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    seen: list[Any] = []
+
+    def of_3_8(value: Any) -> str:
+        seen.append(sys.modules["torch"])
+        return str(seen[-1].Tensor)
+
+    monkeypatch.setattr("triton.runtime.jit.mangle_type", of_3_8)
+    leave_torch_out()
+    assert seen == [None] and "torch" not in sys.modules

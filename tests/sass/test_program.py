@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sassafras.sass import Program, check_schedulable, disassembly, effects
 from sassafras.sass.cubin import Cubin
 from sassafras.sass.eiattr import ANNOTATIONS, UNUSED_LOAD_BYTES, Record, unknown_attributes
 from sassafras.sass.registers import GPR, PRED, UGPR, UPRED
+from sassafras.sass.tools import find_all
 from sassafras.schedule import ScheduleSpace
 from sassafras.validate import Validator
 from tests import kernels
@@ -86,6 +88,28 @@ def test_kept_listings_are_of_the_same_cubin_and_whole(
         patch.setenv("SASSAFRAS_LISTINGS", str(tmp_path / "empty"))
         with pytest.raises(TypeError):
             read(cubin)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a"])
+def test_cuda_13s_nvdisasm_reads_the_cubins_of_cuda_12(arch: str) -> None:
+    """Triton 3.8 compiles with ptxas 12.9 and brings an nvdisasm of CUDA 13 alone."""
+    tools = {tool.major: tool for tool in find_all("nvdisasm")}
+    if not {12, 13} <= set(tools):
+        pytest.skip("needs nvdisasm of CUDA 12 and of CUDA 13")
+    for data in (kernels.matmul_cubin(arch), kernels.softmax_cubin(arch)):
+        assert data[7] == 0x33, "CUDA 12's"
+        old, new = (disassembly.parse(disassembly.printed(data, (tools[major],))[1]) for major in (12, 13))
+        assert old.keys() == new.keys()
+        for name, listing in old.items():
+            assert [(x.offset, x.reads, x.writes) for x in new[name].lines] == [
+                (x.offset, x.reads, x.writes) for x in listing.lines
+            ]
+            texts = [[re.sub(r"\.L_x_\d+", "label", x.text) for x in of[name].lines] for of in (old, new)]
+            assert texts[0] == texts[1] and len(listing.lines) > 50
+        program = Program.parse(data)
+        assert program.arch == disassembly._target(
+            disassembly.printed(data, (tools[13],))[1], Cubin.parse(data)
+        )
 
 
 def test_several_kernels_in_one_cubin() -> None:

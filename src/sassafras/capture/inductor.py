@@ -1,10 +1,11 @@
 """Launches of the kernels that `torch.compile`'s Inductor writes, which do not go through `JITFunction.run`.
 
-Read in torch 2.11 and 2.13: ``CompileResult._gen_launcher_code(scope, def_args, runner_args)`` writes the
-function that launches a kernel, by the static launcher or by Triton's; it calls ``scope["runner"](grid_0,
-grid_1, grid_2, stream, ..., *arguments)``, where grid and arguments are known. ``CachingAutotuner.run`` makes
-the program's launches by that function, ``bench`` makes trial launches. After the first launch 2.13 exchanges
-a bound method as the runner for one in C; ours is a function, so that every launch comes through it.
+Read in torch 2.11, 2.13 and 2.14: ``CompileResult._gen_launcher_code(scope, def_args, runner_args)``, to
+which 2.14 adds an argument that may be left out, writes the function that launches a kernel, by the static
+launcher or by Triton's; it calls ``scope["runner"](grid_0, grid_1, grid_2, stream, ..., *arguments)``, where
+grid and arguments are known. ``CachingAutotuner.run`` makes the program's launches by that function,
+``bench`` makes trial launches. After the first launch 2.13 exchanges a bound method as the runner for one in
+C; ours is a function, so that every launch comes through it.
 """
 
 from __future__ import annotations
@@ -69,10 +70,17 @@ def unsupported(module: Any) -> str | None:
     ):
         method = vars(getattr(module, owner, object)).get(name)
         found = tuple(inspect.signature(method).parameters) if inspect.isfunction(method) else ()
-        if not set(needed) <= set(found) or (needed[0] == "self" and found != needed):
+        if not set(needed) <= set(found) or (needed[0] == "self" and not _leads(needed, method)):
             version = getattr(sys.modules.get("torch"), "__version__", "")
             return f"Inductor of torch {version} launches kernels in another way than expected"
     return None
+
+
+def _leads(names: tuple[str, ...], method: Callable[..., Any]) -> bool:
+    """Whether a method's parameters begin with these, and others may be left out."""
+    parameters = [*inspect.signature(method).parameters.values()]
+    leading, others = parameters[: len(names)], parameters[len(names) :]
+    return names == tuple(p.name for p in leading) and all(p.default is not p.empty for p in others)
 
 
 def _running(recorder: LaunchRecorder, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,13 +123,15 @@ def _compiling() -> bool:
 
 def _generating(recorder: LaunchRecorder, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def _gen_launcher_code(self: Any, scope: dict[str, Any], def_args: Any, runner_args: Any) -> Any:
+    def _gen_launcher_code(
+        self: Any, scope: dict[str, Any], def_args: Any, runner_args: Any, *more: Any, **named: Any
+    ) -> Any:
         try:
             if self.compile_meta.get("device_type", "cuda") == "cuda":
                 scope["runner"] = _recorded(self, scope["runner"], list(runner_args))
         except Exception as error:
             recorder.note(f"{type(error).__name__}: {error}")
-        return original(self, scope, def_args, runner_args)
+        return original(self, scope, def_args, runner_args, *more, **named)
 
     return _gen_launcher_code
 

@@ -4,8 +4,9 @@
 here, ``v`` used here, ``x`` both, ``:`` live through. It knows operand widths (register pairs, HGMMA
 accumulators, descriptors) better than the text tells. What it does not know is in `sass.effects`.
 
-An nvdisasm can analyse only the cubin layouts of its time (12.8 not those of CUDA 13 for sm_90, and the
-reverse), and says so only in warnings: each copy that is found is tried, and an empty result is an error.
+An nvdisasm analyses cubins of one layout only, CUDA 12's or CUDA 13's, and says so only in warnings. Up to
+sm_90 fields of the ELF header alone tell one from the other: CUDA 13's reads a copy of CUDA 12's with these
+exchanged (`_laid_out`). Each nvdisasm that is found is tried, and an empty result is an error.
 
 It takes some tenths of a second for the smallest kernel. ``SASSAFRAS_LISTINGS`` may name a folder in which
 what it printed is kept, by the cubin's content and the nvdisasm: for processes that read the same cubins,
@@ -86,7 +87,7 @@ def disassemble(cubin: Cubin) -> Disassembly:
         raise DisassemblyError(
             f"no nvdisasm could analyse this cubin: {refused}",
             where=f"sm_{cubin.sm}, ABI version {cubin.abi_version}",
-            hint="CUDA 13's cubins need pip install nvidia-cuda-nvdisasm, CUDA 12's Triton's own",
+            hint="pip install nvidia-cuda-nvdisasm: CUDA 13's reads both layouts",
         ) from None
     return Disassembly(_target(output, cubin), tool, dict(_parsed(output)))
 
@@ -125,8 +126,8 @@ def _print(data: bytes, tools: tuple[Tool, ...]) -> tuple[Tool, str]:
     complaints = []
     with tempfile.TemporaryDirectory(prefix="sassafras-") as folder:
         path = Path(folder) / "kernel.cubin"
-        path.write_bytes(data)
         for tool in tools:
+            path.write_bytes(_laid_out(data, tool.major))
             try:
                 run = subprocess.run(
                     [str(tool.path), "-c", "-plr", "-lrm", "narrow", str(path)],
@@ -153,6 +154,22 @@ def _preferred(tools: tuple[Tool, ...], cubin: Cubin) -> list[Tool]:
     return sorted(tools, key=lambda t: (t.major >= 13) != new)
 
 
+def _laid_out(data: bytes, major: int) -> bytes:
+    """CUDA 12's cubin of sm_80 to sm_90 with the header that CUDA 13's nvdisasm analyses; any other as it is.
+
+    Seen: 12.8, and 13.1 and 13.5 in this way, print the same of a kernel. The reverse would lose the ``a`` of
+    sm_90a, which CUDA 13's header does not have.
+    """
+    sm = data[48]  # e_flags begin here
+    if (data[7], data[8]) != (0x33, 7) or major < 13 or not 80 <= sm <= 90:
+        return data
+    header = bytearray(data[:64])
+    header[7:9] = 0x41, 8  # e_ident's OS ABI, ABI version
+    header[20:24] = (1).to_bytes(4, "little")  # e_version
+    header[48:52] = (0x06000004 | sm << 8).to_bytes(4, "little")
+    return bytes(header) + data[64:]
+
+
 def _without_regcount_255(cubin: Cubin) -> bytes:
     """REGCOUNT 255 is fatal to nvdisasm's analysis: say 254 in the copy that it reads."""
     if all(e.registers < 255 for e in cubin.entries.values()):
@@ -165,7 +182,7 @@ def _without_regcount_255(cubin: Cubin) -> bytes:
 
 
 def _target(output: str, cubin: Cubin) -> str:
-    if found := re.search(r"^\s*\.target\s+(sm_\w+)", output, re.M):
+    if cubin.abi_version >= 8 and (found := re.search(r"^\s*\.target\s+(sm_\w+)", output, re.M)):
         return found[1]
     return f"sm_{cubin.sm}{'a' if cubin.accelerated else ''}"
 
