@@ -198,6 +198,15 @@ class Rotary(nn.Module):
         return attend(q, k, v, enable_gqa=True)
 
 
+class Layers(nn.Sequential):
+    """Layers with caches of their own."""
+
+    def forward(self, x: Any, *given: Any) -> Any:
+        for layer in self:
+            x = layer(x, *given)
+        return x
+
+
 class Reads(Rotary):
     """The cache is read once more."""
 
@@ -212,6 +221,14 @@ class Twice(Rotary):
     def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
         self.keys.index_copy_(2, last + 1, v)
         return super().attend(q, k, v, last)
+
+
+class One(Rotary):
+    """A cache that is read as keys and as values."""
+
+    def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
+        keys = self.keys.index_copy_(2, last, k)
+        return attend(q, keys, keys, enable_gqa=True)
 
 
 class Elsewhere(Rotary):
@@ -315,16 +332,8 @@ def test_what_is_left_as_it_is(early: Planner, graphs: list[Any]) -> None:
     torch.manual_seed(2)
     x, last, angles = half(3, 1, 64), torch.tensor([5]), angled(1, 1, 64)
     assert ran(Rotary().half(), x, last, *angles, graphs=graphs) == 1
-    two = nn.Sequential  # two layers with caches of their own
-
-    class Two(two):
-        def forward(self, x: Any, *given: Any) -> Any:
-            for layer in self:
-                x = layer(x, *given)
-            return x
-
-    assert ran(Two(Rotary(), Rotary(late=True)).half(), x, last, *angles, graphs=graphs) == 2
-    for kind in (Reads, Twice, Elsewhere, Returned, Fresh, Odd, Straight):
+    assert ran(Layers(Rotary(), Rotary(late=True)).half(), x, last, *angles, graphs=graphs) == 2
+    for kind in (Reads, Twice, One, Elsewhere, Returned, Fresh, Odd, Straight):
         assert ran(kind().half(), x, last, *angles, graphs=graphs) == 0, kind
     narrow = [a[..., :32] for a in angles]
     assert ran(Rotary(head=32).half(), x, last, *narrow, graphs=graphs) == 0, "no kernel has such heads"
@@ -332,3 +341,14 @@ def test_what_is_left_as_it_is(early: Planner, graphs: list[Any]) -> None:
     assert ran(Rotary(groups=4).half(), x, last, *each, graphs=graphs) == 0, (
         "heads turn by angles of their own"
     )
+
+
+def test_caches_that_share_memory_are_not_copied(early: Planner, graphs: list[Any]) -> None:
+    """Of two inputs in one memory Inductor lets an operator write one where it lies, and copies both then."""
+    torch.manual_seed(3)
+    x, last, angles = half(3, 1, 64), torch.tensor([5]), angled(1, 1, 64)
+    for turns in (2, 0):
+        made, memory = Layers(Rotary(), Rotary()).half(), [torch.randn(2, 3, 2, 24, 64).half() for _ in "12"]
+        for layer, caches in zip(made, zip(*memory, strict=True) if turns else memory, strict=True):
+            layer.keys, layer.values = caches
+        assert ran(made, x, last, *angles, graphs=graphs) == turns
