@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -169,13 +170,20 @@ class Rotary(nn.Module):
 
     Args:
         late: heads are moved ahead behind the embedding.
+        how: the embedding.
     """
 
     def __init__(
-        self, batch: int = 3, heads: int = 4, groups: int = 2, head: int = 64, late: bool = False
+        self,
+        batch: int = 3,
+        heads: int = 4,
+        groups: int = 2,
+        head: int = 64,
+        late: bool = False,
+        how: Any = turned,
     ) -> None:
         super().__init__()
-        self.sizes, self.head, self.late = [heads, groups, groups], head, late
+        self.sizes, self.head, self.late, self.how = [heads, groups, groups], head, late, how
         self.norm = nn.RMSNorm(64, eps=1e-5)
         self.qkv = nn.Linear(64, sum(self.sizes) * head, bias=False)
         self.o = nn.Linear(heads * head, 64, bias=False)
@@ -186,11 +194,12 @@ class Rotary(nn.Module):
         found = self.qkv(self.norm(x)).view(len(x), 1, -1, self.head).split(self.sizes, 2)
         if self.late:
             q, k, v = (
-                t.transpose(1, 2) for t in (turned(found[0], cos, sin), turned(found[1], cos, sin), found[2])
+                t.transpose(1, 2)
+                for t in (self.how(found[0], cos, sin), self.how(found[1], cos, sin), found[2])
             )
         else:
             q, k, v = (t.transpose(1, 2) for t in found)
-            q, k = turned(q, cos, sin), turned(k, cos, sin)
+            q, k = self.how(q, cos, sin), self.how(k, cos, sin)
         return x + self.o(self.attend(q, k, v, last).transpose(1, 2).reshape(len(x), 1, -1))
 
     def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
@@ -341,6 +350,39 @@ def test_what_is_left_as_it_is(early: Planner, graphs: list[Any]) -> None:
     assert ran(Rotary(groups=4).half(), x, last, *each, graphs=graphs) == 0, (
         "heads turn by angles of their own"
     )
+
+
+@pytest.fixture
+def halving() -> Iterator[Any]:
+    """Another's operator, which takes its tensor by name: the halves of its last extent."""
+    library = torch.library.Library("sassafras_tests", "FRAGMENT")
+    library.define("halves(*, Tensor x) -> (Tensor, Tensor)")
+
+    def apart(*, x: Any) -> Any:
+        return tuple(part.clone() for part in x.chunk(2, dim=-1))
+
+    library.impl("halves", apart, "CompositeExplicitAutograd")
+    yield torch.ops.sassafras_tests.halves
+    library._destroy()
+
+
+def test_how_halves_are_taken(early: Planner, graphs: list[Any], halving: Any) -> None:
+    torch.manual_seed(4)
+    x, last, angles = half(3, 1, 64), torch.tensor([5]), angled(1, 1, 64)
+    for halves, turns in (
+        (lambda x: (x[..., :32], x[..., 32:]), 1),
+        (lambda x: (x[..., :-32], x[..., -32:]), 1),
+        (lambda x: x.split([32, 32], -1), 1),
+        (lambda x: (x[..., :16], x[..., 16:]), 0),
+        (lambda x: x.unflatten(-1, (32, 2)).unbind(-1), 0),
+        (lambda x: halving(x=x), 0),
+    ):
+
+        def how(x: Any, cos: Any, sin: Any, halves: Any = halves) -> Any:
+            left, right = halves(x)
+            return x * cos + torch.cat((-right, left), dim=-1) * sin
+
+        assert ran(Rotary(how=how).half(), x, last, *angles, graphs=graphs) == turns
 
 
 def test_caches_that_share_memory_are_not_copied(early: Planner, graphs: list[Any]) -> None:

@@ -17,6 +17,7 @@ _aten = torch.ops.aten
 FILE = __file__
 #: (sequences, 1, heads, head) as (sequences, heads, 1, head), and back
 _HEADS_AHEAD = [0, 2, 1, 3]
+_SPLIT = _aten.split.Tensor, _aten.split_with_sizes.default
 #: operators and what follows their tensor
 _Views = list[tuple[Any, ...]]
 
@@ -133,14 +134,15 @@ def _half(node: Any, x: Any) -> int | None:
     size = None if (value := known(x)) is None else value.shape[-1]
     if size is None or size % 2 or value.dim() != 4:
         return None
+    half = size // 2
     if _is(node, _aten.slice.Tensor) and len(node.args) == 4 and node.args[:2] in ((x, -1), (x, 3)):
-        begin, end = node.args[2:]
-        return {(0, size // 2): 0, (size // 2, size): 1}.get((begin, min(end, size)))
-    if _is(node, operator.getitem) and node.args[0].args[0] is x and node.args[0].args[2:] in ((-1,), (3,)):
-        parts, target = node.args[0].args[1], node.args[0].target
-        if (target is _aten.split.Tensor and parts == size // 2) or (
-            target is _aten.split_with_sizes.default and [*parts] == [size // 2] * 2
-        ):
+        ends = node.args[2:]
+        if not all(isinstance(end, int | None) for end in ends):
+            return None
+        return {(0, half): 0, (half, size): 1}.get(slice(*ends).indices(size)[:2])
+    if _is(node, operator.getitem) and node.args[0].target in _SPLIT:
+        whole, parts, *dim = node.args[0].args
+        if whole is x and parts in (half, [half, half]) and dim in ([-1], [3]):
             return int(node.args[1])
     return None
 
