@@ -385,6 +385,29 @@ def test_how_halves_are_taken(early: Planner, graphs: list[Any], halving: Any) -
         assert ran(Rotary(how=how).half(), x, last, *angles, graphs=graphs) == turns
 
 
+def test_angles_of_queries_and_keys(early: Planner, graphs: list[Any]) -> None:
+    """A function of one tensor is called twice, with what it makes of its angles, and of the row's number."""
+    torch.manual_seed(5)
+    x, last, (cos, sin) = half(3, 1, 64), torch.tensor([5]), angled(1, 1, 2, 64)
+    wide = cos.float(), sin.float()
+
+    class Apart(Rotary):
+        def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
+            self.keys[:, :, last.view(1, 1)[0]] = k
+            self.values[:, :, last.view(1, 1)[0]] = v
+            return attend(q, self.keys, self.values, enable_gqa=True)
+
+    def first(x: Any, cos: Any, sin: Any) -> Any:
+        return turned(x, cos[:, :, :1].to(x.dtype), sin[:, :, :1].to(x.dtype))
+
+    def other(x: Any, cos: Any, sin: Any) -> Any:  # keys have fewer heads
+        at = slice(int(x.shape[1] == 2), None, 2)
+        return turned(x, cos[:, :, at].to(x.dtype), sin[:, :, at].to(x.dtype))
+
+    for how, turns in ((first, 1), (other, 0)):
+        assert ran(Apart(how=how).half(), x, last, *wide, graphs=graphs) == turns
+
+
 def test_caches_that_share_memory_are_not_copied(early: Planner, graphs: list[Any]) -> None:
     """Of two inputs in one memory Inductor lets an operator write one where it lies, and copies both then."""
     torch.manual_seed(3)

@@ -18,6 +18,16 @@ FILE = __file__
 #: (sequences, 1, heads, head) as (sequences, heads, 1, head), and back
 _HEADS_AHEAD = [0, 2, 1, 3]
 _SPLIT = _aten.split.Tensor, _aten.split_with_sizes.default
+#: each of what a model's function views and casts, called for queries and for keys, is in a graph twice
+_VIEWS = {
+    _aten.reshape.default,
+    _aten.unsqueeze.default,
+    _aten.slice.Tensor,
+    _aten.select.int,
+    _aten.permute.default,
+    _aten.expand.default,
+    torch.ops.prims.convert_element_type.default,
+}
 #: operators and what follows their tensor
 _Views = list[tuple[Any, ...]]
 
@@ -47,10 +57,10 @@ def turn(graph: Any, attention: Any) -> tuple[Any, ...]:
     """
     ahead, keys, rows = replaced = attention.args[:3]
     q, written, others = _turned(ahead), _written(keys, attention), _written(rows, attention)
-    if q is None or written is None or others is None or written.at is not others.at:
+    if q is None or written is None or others is None or not _same(written.at, others.at):
         return ()
     k = _turned(written.row)
-    if k is None or (k.cos, k.sin) != (q.cos, q.sin):
+    if k is None or not (_same(k.cos, q.cos) and _same(k.sin, q.sin)):
         return ()
     steps: list[tuple[Any, _Views | None]] = [(q.x, _views(q)), (k.x, _views(k)), (others.row, [])]
     steps += [(angle, _flat(known(angle), known(ahead))) for angle in (q.cos, q.sin)]
@@ -159,6 +169,16 @@ def _written(node: Any, attention: Any) -> _Written | None:
     if not back or {*node.users} != {attention, *back} or {*cache.users} != {node, *back}:
         return None  # it would be copied whole
     return _Written(cache, at, row)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two arguments are one, or the same views and casts of one."""
+    nodes = [isinstance(argument, torch.fx.Node) for argument in (one, other)]
+    if one is other or not all(nodes):
+        return one is other or (not any(nodes) and type(one) is type(other) and one == other)
+    if one.target is not other.target or one.target not in _VIEWS or one.kwargs or other.kwargs:
+        return False
+    return len(one.args) == len(other.args) and all(map(_same, one.args, other.args))
 
 
 def _is(node: Any, target: Any) -> bool:
