@@ -408,6 +408,27 @@ def test_angles_of_queries_and_keys(early: Planner, graphs: list[Any]) -> None:
         assert ran(Apart(how=how).half(), x, last, *wide, graphs=graphs) == turns
 
 
+@pytest.mark.parametrize("kind", [Rotary, Straight])
+def test_parts_of_longer_caches_are_not_copied(early: Planner, graphs: list[Any], kind: Any) -> None:
+    """Behind rows of torch's neither; attention that could not read them where they lie is torch's."""
+    from torch._inductor.utils import run_and_get_code
+
+    for gap, attends in ((16, 1), (16 + 1 / 16, 0)):
+        made = kind().half().requires_grad_(False)
+        for name in ("keys", "values"):
+            memory = half(3, 2, int(64 * (24 + gap)))
+            setattr(made, name, memory[..., : 24 * 64].view(3, 2, 24, 64))
+        torch._dynamo.reset()
+        compiled = torch.compile(sassafras.accelerate(made), fullgraph=True, dynamic=False)
+        double = copy.deepcopy(made).double()
+        given = half(3, 1, 64), torch.tensor([5]), *angled(1, 1, 64)
+        wanted = double(*(t.double() if t.is_floating_point() else t for t in given))
+        result, (code, *_) = run_and_get_code(compiled, *given)
+        assert close(result, wanted) and close(made.keys, double.keys)
+        assert code.count("torch.ops.sassafras.attention.into(") == attends
+        assert "_cpu((3, 2, 24, 64)" not in code
+
+
 def test_caches_that_share_memory_are_not_copied(early: Planner, graphs: list[Any]) -> None:
     """Of two inputs in one memory Inductor lets an operator write one where it lies, and copies both then."""
     torch.manual_seed(3)

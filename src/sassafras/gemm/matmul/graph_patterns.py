@@ -25,6 +25,20 @@ def known(node: Any) -> Any:
     return value if all(isinstance(x, int) for x in (*value.shape, *value.stride())) else None
 
 
+def written(node: Any) -> Any:
+    """The input whose rows a node writes where they lie, as nothing else reads or writes it; None: none."""
+    if node.target is not _aten.index_put.default or any(node.args[3:]) or node.args[0].op != "placeholder":
+        return None
+    cache = node.args[0]
+    back = [one for one in node.users if one.target is _aten.copy_.default and one.args[:2] == (cache, node)]
+    return cache if back and {*cache.users} == {node, *back} else None
+
+
+def lies(node: Any) -> Any:
+    """What stands for a node's tensor as a program has it: `known`, of an input that it is `written` into."""
+    return known(written(node) or node) if isinstance(node, torch.fx.Node) else None
+
+
 def product(node: Any) -> LayerCall | None:
     """A product of ours, without an activation; None: something else."""
     if node.target is torch.ops.sassafras.mm.default:

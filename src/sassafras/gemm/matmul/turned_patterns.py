@@ -9,7 +9,7 @@ import torch
 from torch._higher_order_ops.auto_functionalize import auto_functionalized
 
 from . import turned_op
-from .graph_patterns import known
+from .graph_patterns import known, written
 from .turned_problem import TurnedCall
 
 _aten = torch.ops.aten
@@ -56,15 +56,15 @@ def turn(graph: Any, attention: Any) -> tuple[Any, ...]:
     The caches are inputs of the graph that nothing else reads or writes.
     """
     ahead, keys, rows = replaced = attention.args[:3]
-    q, written, others = _turned(ahead), _written(keys, attention), _written(rows, attention)
-    if q is None or written is None or others is None or not _same(written.at, others.at):
+    q, new, others = _turned(ahead), _written(keys, attention), _written(rows, attention)
+    if q is None or new is None or others is None or not _same(new.at, others.at):
         return ()
-    k = _turned(written.row)
+    k = _turned(new.row)
     if k is None or not (_same(k.cos, q.cos) and _same(k.sin, q.sin)):
         return ()
     steps: list[tuple[Any, _Views | None]] = [(q.x, _views(q)), (k.x, _views(k)), (others.row, [])]
     steps += [(angle, _flat(known(angle), known(ahead))) for angle in (q.cos, q.sin)]
-    steps += [(node, []) for node in (written.cache, others.cache, written.at)]
+    steps += [(node, []) for node in (new.cache, others.cache, new.at)]
     if any(known(node) is None or views is None for node, views in steps):
         return ()
     values = [known(node) for node, _ in steps]
@@ -87,6 +87,7 @@ def turn(graph: Any, attention: Any) -> tuple[Any, ...]:
     for part, result in zip(parts, results, strict=True):
         part.meta["val"] = result
     attention.args = (parts[0], *attention.args[1:])
+    attention.meta["eager_input_vals"] = ((results[0], *attention.meta["eager_input_vals"][0][1:]), {})
     keys.replace_all_uses_with(parts[1])
     rows.replace_all_uses_with(parts[2])
     return tuple(replaced)
@@ -159,15 +160,12 @@ def _half(node: Any, x: Any) -> int | None:
 
 def _written(node: Any, attention: Any) -> _Written | None:
     """A cache's new row: one of all sequences and heads at one place."""
-    if not _is(node, _aten.index_put.default) or any(node.args[3:]):
-        return None
-    cache, places, row = node.args[:3]
-    at = places[2] if len(places) == 3 and places[0] is places[1] is None else None
-    if cache.op != "placeholder" or (index := known(at)) is None or index.dim() != 1:
-        return None
-    back = [one for one in node.users if _is(one, _aten.copy_.default) and one.args[:2] == (cache, node)]
-    if not back or {*node.users} != {attention, *back} or {*cache.users} != {node, *back}:
+    if (cache := written(node)) is None or {*node.users} - {*cache.users} != {attention}:
         return None  # it would be copied whole
+    _, places, row = node.args[:3]
+    at = places[2] if len(places) == 3 and places[0] is places[1] is None else None
+    if (index := known(at)) is None or index.dim() != 1:
+        return None
     return _Written(cache, at, row)
 
 
