@@ -408,6 +408,22 @@ def test_angles_of_queries_and_keys(early: Planner, graphs: list[Any]) -> None:
         assert ran(Apart(how=how).half(), x, last, *wide, graphs=graphs) == turns
 
 
+def test_exported_models_turn(early: Planner, library: Path, graphs: list[Any], tmp_path: Path) -> None:
+    """The caches are buffers of the program."""
+    torch.manual_seed(6)
+    made = Layers(Rotary(), Rotary()).half().requires_grad_(False)
+    double = copy.deepcopy(made).double()
+    x, last, angles = half(3, 1, 64), torch.tensor([5]), angled(1, 64)
+    exported = torch.export.export(sassafras.accelerate(made), (x, last, *angles))
+    path = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "made.pt2"))
+    program = torch._inductor.aoti_load_package(path)
+    for step in range(2):
+        before, wanted = launches(library), double(x.double(), last + step, *(a.double() for a in angles))
+        assert close(program(x, last + step, *angles), wanted)
+        assert launches(library) >= before + 2 * 3, "those, attention, layers"
+    assert sum("auto_functionalized" in str(node.target) for node in graphs[-1]) == 2
+
+
 @pytest.mark.parametrize("kind", [Rotary, Straight])
 def test_parts_of_longer_caches_are_not_copied(early: Planner, graphs: list[Any], kind: Any) -> None:
     """Behind rows of torch's neither; attention that could not read them where they lie is torch's."""

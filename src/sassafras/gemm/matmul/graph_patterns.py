@@ -26,10 +26,14 @@ def known(node: Any) -> Any:
 
 
 def written(node: Any) -> Any:
-    """The input whose rows a node writes where they lie, as nothing else reads or writes it; None: none."""
-    if node.target is not _aten.index_put.default or any(node.args[3:]) or node.args[0].op != "placeholder":
+    """The input or buffer that a node writes into where it lies, as nothing else reads or writes; or None."""
+    if node.target is not _aten.index_put.default or any(node.args[3:]):
         return None
     cache = node.args[0]
+    if cache.op not in ("placeholder", "get_attr"):
+        return None
+    if len(node.graph.find_nodes(op=cache.op, target=cache.target)) > 1:
+        return None
     back = [one for one in node.users if one.target is _aten.copy_.default and one.args[:2] == (cache, node)]
     return cache if back and {*cache.users} == {node, *back} else None
 

@@ -53,7 +53,7 @@ def turn(graph: Any, attention: Any) -> tuple[Any, ...]:
     """Let a kernel of ours turn the queries and the new keys of a call of attention of ours, and write the
     caches' rows; the nodes that it stands for, none where it does not.
 
-    The caches are inputs of the graph that nothing else reads or writes.
+    The caches are inputs of the graph, or its buffers, that nothing else reads or writes.
     """
     ahead, keys, rows = replaced = attention.args[:3]
     q, new, others = _turned(ahead), _written(keys, attention), _written(rows, attention)
