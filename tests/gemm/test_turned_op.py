@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -422,6 +423,36 @@ def test_exported_models_turn(early: Planner, library: Path, graphs: list[Any], 
         assert close(program(x, last + step, *angles), wanted)
         assert launches(library) >= before + 2 * 3, "those, attention, layers"
     assert sum("auto_functionalized" in str(node.target) for node in graphs[-1]) == 2
+
+
+class Projected(Rotary):
+    """Queries, keys and values are products of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(64, 64 * heads, bias=False) for heads in self.sizes)
+
+    def forward(self, x: Any, last: Any, *angles: Any) -> Any:
+        lines = self.norm(x)
+        q, k, v = (part(lines).view(len(x), 1, -1, 64).transpose(1, 2) for part in self.parts)
+        q, k = turned(q, *angles), turned(k, *angles)
+        return x + self.o(self.attend(q, k, v, last).transpose(1, 2).reshape(len(x), 1, -1))
+
+
+def test_parts_of_joined_products_are_not_copied(early: Planner, graphs: list[Any]) -> None:
+    from torch._inductor.utils import run_and_get_code
+
+    torch.manual_seed(7)
+    made = Layers(Projected(), Projected()).half().requires_grad_(False)
+    compiled = torch.compile(sassafras.accelerate(made), fullgraph=True, dynamic=False)
+    double = copy.deepcopy(made).double()
+    given = half(3, 1, 64), torch.tensor([5]), *angled(1, 1, 64)
+    wanted = double(*(t.double() if t.is_floating_point() else t for t in given))
+    result, (code, *_) = run_and_get_code(compiled, *given)
+    assert close(result, wanted) and close(made[1].values, double[1].values)
+    _, asked = [line for line in code.splitlines() if "torch.ops.sassafras.turned.default(" in line]
+    (product,) = re.findall(r"torch.ops.sassafras.joined.into\(.* out=(buf\d+)\)", code)
+    assert asked.count(f"reinterpret_tensor({product}, (3, ") == 3
 
 
 @pytest.mark.parametrize("kind", [Rotary, Straight])

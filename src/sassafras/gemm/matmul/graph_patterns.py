@@ -15,6 +15,7 @@ _CAST = torch.ops.prims.convert_element_type.default
 #: for the hash of what rewrites graphs
 FILE = __file__
 _SPLIT = _aten.split.Tensor, _aten.split_with_sizes.default
+_SEEN = {*_SPLIT, _aten.reshape.default, _aten.permute.default, _aten.slice.Tensor, _aten.unsqueeze.default}
 
 
 def known(node: Any) -> Any:
@@ -39,8 +40,16 @@ def written(node: Any) -> Any:
 
 
 def lies(node: Any) -> Any:
-    """What stands for a node's tensor as a program has it: `known`, of an input that it is `written` into."""
-    return known(written(node) or node) if isinstance(node, torch.fx.Node) else None
+    """`known`, as a program has it: `written` into an input, a view of what was put into the graph."""
+    if (value := known(node)) is None or (cache := written(node)) is not None:
+        return value if value is None else known(cache)
+    first = node.args[0] if node.target is operator.getitem else node
+    if first.target not in _SEEN or first.all_input_nodes != [first.args[0]]:
+        return value
+    if (source := lies(first.args[0])) is None:
+        return value
+    seen = first.target(source, *first.args[1:])
+    return seen if first is node else seen[node.args[1]]
 
 
 def product(node: Any) -> LayerCall | None:

@@ -9,7 +9,7 @@ import torch
 from torch._higher_order_ops.auto_functionalize import auto_functionalized
 
 from . import turned_op
-from .graph_patterns import known, written
+from .graph_patterns import known, lies, written
 from .turned_problem import TurnedCall
 
 _aten = torch.ops.aten
@@ -65,9 +65,9 @@ def turn(graph: Any, attention: Any) -> tuple[Any, ...]:
     steps: list[tuple[Any, _Views | None]] = [(q.x, _views(q)), (k.x, _views(k)), (others.row, [])]
     steps += [(angle, _flat(known(angle), known(ahead))) for angle in (q.cos, q.sin)]
     steps += [(node, []) for node in (new.cache, others.cache, new.at)]
-    if any(known(node) is None or views is None for node, views in steps):
+    values = [lies(node) for node, _ in steps]
+    if any(value is None or views is None for value, (_, views) in zip(values, steps, strict=True)):
         return ()
-    values = [known(node) for node, _ in steps]
     if values[5].untyped_storage()._cdata == values[6].untyped_storage()._cdata:
         return ()  # Inductor lets one be written where it lies, and copies both for the other
     for n, (_, views) in enumerate(steps):
@@ -109,8 +109,9 @@ def _flat(angle: Any, q: Any) -> _Views | None:
 
 
 def _seen(graph: Any, node: Any, views: Any) -> Any:
+    value = lies(node)
     for target, *more in views:
-        value = target(node.meta["val"], *more)
+        value = target(value, *more)
         node = graph.call_function(target, (node, *more))
         node.meta["val"] = value
     return node
