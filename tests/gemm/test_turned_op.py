@@ -426,24 +426,28 @@ def test_exported_models_turn(early: Planner, library: Path, graphs: list[Any], 
 
 
 class Projected(Rotary):
-    """Queries, keys and values are products of their own."""
+    """Queries, keys and values are products of their own, or queries alone are."""
 
-    def __init__(self) -> None:
+    def __init__(self, pair: bool) -> None:
         super().__init__()
+        self.sizes = [4, 4] if pair else self.sizes
         self.parts = nn.ModuleList(nn.Linear(64, 64 * heads, bias=False) for heads in self.sizes)
 
     def forward(self, x: Any, last: Any, *angles: Any) -> Any:
         lines = self.norm(x)
-        q, k, v = (part(lines).view(len(x), 1, -1, 64).transpose(1, 2) for part in self.parts)
+        q, *others = (part(lines).view(len(x), 1, -1, 64) for part in self.parts)
+        k, v = others if len(others) == 2 else others[0].view(len(x), 1, 2, 2, 64).unbind(2)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         q, k = turned(q, *angles), turned(k, *angles)
         return x + self.o(self.attend(q, k, v, last).transpose(1, 2).reshape(len(x), 1, -1))
 
 
-def test_parts_of_joined_products_are_not_copied(early: Planner, graphs: list[Any]) -> None:
+@pytest.mark.parametrize("pair", [False, True])
+def test_parts_of_joined_products_are_not_copied(early: Planner, graphs: list[Any], pair: bool) -> None:
     from torch._inductor.utils import run_and_get_code
 
     torch.manual_seed(7)
-    made = Layers(Projected(), Projected()).half().requires_grad_(False)
+    made = Layers(Projected(pair), Projected(pair)).half().requires_grad_(False)
     compiled = torch.compile(sassafras.accelerate(made), fullgraph=True, dynamic=False)
     double = copy.deepcopy(made).double()
     given = half(3, 1, 64), torch.tensor([5]), *angled(1, 1, 64)

@@ -16,6 +16,7 @@ _CAST = torch.ops.prims.convert_element_type.default
 FILE = __file__
 _SPLIT = _aten.split.Tensor, _aten.split_with_sizes.default
 _SEEN = {*_SPLIT, _aten.reshape.default, _aten.permute.default, _aten.slice.Tensor, _aten.unsqueeze.default}
+_SEEN |= {_aten.select.int, _aten.unbind.int, _aten.squeeze.dim}
 
 
 def known(node: Any) -> Any:
