@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import random
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +116,11 @@ def test_what_no_kernel_takes_is_torchs(install: Install, library: Path) -> None
     ):
         wanted, before = exact(other), launches(library)
         assert right(ours(*other), other, wanted) and launches(library) == before
-    call = operands()
     with sassafras.batch_invariant():
-        before, wanted = launches(library), exact(call)
-        assert right(ours(*call), call, wanted) and launches(library) == before
+        for at in (5, -19):
+            call = operands(at=at)
+            before, wanted = launches(library), exact(call._replace(at=torch.tensor([5])))
+            assert right(ours(*call), call, wanted) and launches(library) == before
 
 
 def test_it_is_read_alike_and_writes_apart(install: Install) -> None:
@@ -168,13 +171,20 @@ class Rotary(nn.Module):
 
     Args:
         late: heads are moved ahead behind the embedding.
+        how: the embedding.
     """
 
     def __init__(
-        self, batch: int = 3, heads: int = 4, groups: int = 2, head: int = 64, late: bool = False
+        self,
+        batch: int = 3,
+        heads: int = 4,
+        groups: int = 2,
+        head: int = 64,
+        late: bool = False,
+        how: Any = turned,
     ) -> None:
         super().__init__()
-        self.sizes, self.head, self.late = [heads, groups, groups], head, late
+        self.sizes, self.head, self.late, self.how = [heads, groups, groups], head, late, how
         self.norm = nn.RMSNorm(64, eps=1e-5)
         self.qkv = nn.Linear(64, sum(self.sizes) * head, bias=False)
         self.o = nn.Linear(heads * head, 64, bias=False)
@@ -185,16 +195,26 @@ class Rotary(nn.Module):
         found = self.qkv(self.norm(x)).view(len(x), 1, -1, self.head).split(self.sizes, 2)
         if self.late:
             q, k, v = (
-                t.transpose(1, 2) for t in (turned(found[0], cos, sin), turned(found[1], cos, sin), found[2])
+                t.transpose(1, 2)
+                for t in (self.how(found[0], cos, sin), self.how(found[1], cos, sin), found[2])
             )
         else:
             q, k, v = (t.transpose(1, 2) for t in found)
-            q, k = turned(q, cos, sin), turned(k, cos, sin)
+            q, k = self.how(q, cos, sin), self.how(k, cos, sin)
         return x + self.o(self.attend(q, k, v, last).transpose(1, 2).reshape(len(x), 1, -1))
 
     def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
         k, v = self.keys.index_copy_(2, last, k), self.values.index_copy_(2, last, v)
         return attend(q, k, v, enable_gqa=True)
+
+
+class Layers(nn.Sequential):
+    """Layers with caches of their own."""
+
+    def forward(self, x: Any, *given: Any) -> Any:
+        for layer in self:
+            x = layer(x, *given)
+        return x
 
 
 class Reads(Rotary):
@@ -211,6 +231,14 @@ class Twice(Rotary):
     def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
         self.keys.index_copy_(2, last + 1, v)
         return super().attend(q, k, v, last)
+
+
+class One(Rotary):
+    """A cache that is read as keys and as values."""
+
+    def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
+        keys = self.keys.index_copy_(2, last, k)
+        return attend(q, keys, keys, enable_gqa=True)
 
 
 class Elsewhere(Rotary):
@@ -314,16 +342,8 @@ def test_what_is_left_as_it_is(early: Planner, graphs: list[Any]) -> None:
     torch.manual_seed(2)
     x, last, angles = half(3, 1, 64), torch.tensor([5]), angled(1, 1, 64)
     assert ran(Rotary().half(), x, last, *angles, graphs=graphs) == 1
-    two = nn.Sequential  # two layers with caches of their own
-
-    class Two(two):
-        def forward(self, x: Any, *given: Any) -> Any:
-            for layer in self:
-                x = layer(x, *given)
-            return x
-
-    assert ran(Two(Rotary(), Rotary(late=True)).half(), x, last, *angles, graphs=graphs) == 2
-    for kind in (Reads, Twice, Elsewhere, Returned, Fresh, Odd, Straight):
+    assert ran(Layers(Rotary(), Rotary(late=True)).half(), x, last, *angles, graphs=graphs) == 2
+    for kind in (Reads, Twice, One, Elsewhere, Returned, Fresh, Odd, Straight):
         assert ran(kind().half(), x, last, *angles, graphs=graphs) == 0, kind
     narrow = [a[..., :32] for a in angles]
     assert ran(Rotary(head=32).half(), x, last, *narrow, graphs=graphs) == 0, "no kernel has such heads"
@@ -331,3 +351,141 @@ def test_what_is_left_as_it_is(early: Planner, graphs: list[Any]) -> None:
     assert ran(Rotary(groups=4).half(), x, last, *each, graphs=graphs) == 0, (
         "heads turn by angles of their own"
     )
+
+
+@pytest.fixture
+def halving() -> Iterator[Any]:
+    """Another's operator, which takes its tensor by name: the halves of its last extent."""
+    library = torch.library.Library("sassafras_tests", "FRAGMENT")
+    library.define("halves(*, Tensor x) -> (Tensor, Tensor)")
+
+    def apart(*, x: Any) -> Any:
+        return tuple(part.clone() for part in x.chunk(2, dim=-1))
+
+    library.impl("halves", apart, "CompositeExplicitAutograd")
+    yield torch.ops.sassafras_tests.halves
+    library._destroy()
+
+
+def test_how_halves_are_taken(early: Planner, graphs: list[Any], halving: Any) -> None:
+    torch.manual_seed(4)
+    x, last, angles = half(3, 1, 64), torch.tensor([5]), angled(1, 1, 64)
+    for halves, turns in (
+        (lambda x: (x[..., :32], x[..., 32:]), 1),
+        (lambda x: (x[..., :-32], x[..., -32:]), 1),
+        (lambda x: x.split([32, 32], -1), 1),
+        (lambda x: (x[..., :16], x[..., 16:]), 0),
+        (lambda x: x.unflatten(-1, (32, 2)).unbind(-1), 0),
+        (lambda x: halving(x=x), 0),
+    ):
+
+        def how(x: Any, cos: Any, sin: Any, halves: Any = halves) -> Any:
+            left, right = halves(x)
+            return x * cos + torch.cat((-right, left), dim=-1) * sin
+
+        assert ran(Rotary(how=how).half(), x, last, *angles, graphs=graphs) == turns
+
+
+def test_angles_of_queries_and_keys(early: Planner, graphs: list[Any]) -> None:
+    """A function of one tensor is called twice, with what it makes of its angles, and of the row's number."""
+    torch.manual_seed(5)
+    x, last, (cos, sin) = half(3, 1, 64), torch.tensor([5]), angled(1, 1, 2, 64)
+    wide = cos.float(), sin.float()
+
+    class Apart(Rotary):
+        def attend(self, q: Any, k: Any, v: Any, last: Any) -> Any:
+            self.keys[:, :, last.view(1, 1)[0]] = k
+            self.values[:, :, last.view(1, 1)[0]] = v
+            return attend(q, self.keys, self.values, enable_gqa=True)
+
+    def first(x: Any, cos: Any, sin: Any) -> Any:
+        return turned(x, cos[:, :, :1].to(x.dtype), sin[:, :, :1].to(x.dtype))
+
+    def other(x: Any, cos: Any, sin: Any) -> Any:  # keys have fewer heads
+        at = slice(int(x.shape[1] == 2), None, 2)
+        return turned(x, cos[:, :, at].to(x.dtype), sin[:, :, at].to(x.dtype))
+
+    for how, turns in ((first, 1), (other, 0)):
+        assert ran(Apart(how=how).half(), x, last, *wide, graphs=graphs) == turns
+
+
+def test_exported_models_turn(early: Planner, library: Path, graphs: list[Any], tmp_path: Path) -> None:
+    """The caches are buffers of the program."""
+    torch.manual_seed(6)
+    made = Layers(Rotary(), Rotary()).half().requires_grad_(False)
+    double = copy.deepcopy(made).double()
+    x, last, angles = half(3, 1, 64), torch.tensor([5]), angled(1, 64)
+    exported = torch.export.export(sassafras.accelerate(made), (x, last, *angles))
+    path = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "made.pt2"))
+    program = torch._inductor.aoti_load_package(path)
+    for step in range(2):
+        before, wanted = launches(library), double(x.double(), last + step, *(a.double() for a in angles))
+        assert close(program(x, last + step, *angles), wanted)
+        assert launches(library) >= before + 2 * 3, "those, attention, layers"
+    assert sum("auto_functionalized" in str(node.target) for node in graphs[-1]) == 2
+
+
+class Projected(Rotary):
+    """Queries, keys and values are products of their own, or queries alone are."""
+
+    def __init__(self, pair: bool) -> None:
+        super().__init__()
+        self.sizes = [4, 4] if pair else self.sizes
+        self.parts = nn.ModuleList(nn.Linear(64, 64 * heads, bias=False) for heads in self.sizes)
+
+    def forward(self, x: Any, last: Any, *angles: Any) -> Any:
+        lines = self.norm(x)
+        q, *others = (part(lines).view(len(x), 1, -1, 64) for part in self.parts)
+        k, v = others if len(others) == 2 else others[0].view(len(x), 1, 2, 2, 64).unbind(2)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        q, k = turned(q, *angles), turned(k, *angles)
+        return x + self.o(self.attend(q, k, v, last).transpose(1, 2).reshape(len(x), 1, -1))
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_parts_of_joined_products_are_not_copied(early: Planner, graphs: list[Any], pair: bool) -> None:
+    from torch._inductor.utils import run_and_get_code
+
+    torch.manual_seed(7)
+    made = Layers(Projected(pair), Projected(pair)).half().requires_grad_(False)
+    compiled = torch.compile(sassafras.accelerate(made), fullgraph=True, dynamic=False)
+    double = copy.deepcopy(made).double()
+    given = half(3, 1, 64), torch.tensor([5]), *angled(1, 1, 64)
+    wanted = double(*(t.double() if t.is_floating_point() else t for t in given))
+    result, (code, *_) = run_and_get_code(compiled, *given)
+    assert close(result, wanted) and close(made[1].values, double[1].values)
+    _, asked = [line for line in code.splitlines() if "torch.ops.sassafras.turned.default(" in line]
+    (product,) = re.findall(r"torch.ops.sassafras.joined.into\(.* out=(buf\d+)\)", code)
+    assert asked.count(f"reinterpret_tensor({product}, (3, ") == 3
+
+
+@pytest.mark.parametrize("kind", [Rotary, Straight])
+def test_parts_of_longer_caches_are_not_copied(early: Planner, graphs: list[Any], kind: Any) -> None:
+    """Behind rows of torch's neither; attention that could not read them where they lie is torch's."""
+    from torch._inductor.utils import run_and_get_code
+
+    for gap, attends in ((16, 1), (16 + 1 / 16, 0)):
+        made = kind().half().requires_grad_(False)
+        for name in ("keys", "values"):
+            memory = half(3, 2, int(64 * (24 + gap)))
+            setattr(made, name, memory[..., : 24 * 64].view(3, 2, 24, 64))
+        torch._dynamo.reset()
+        compiled = torch.compile(sassafras.accelerate(made), fullgraph=True, dynamic=False)
+        double = copy.deepcopy(made).double()
+        given = half(3, 1, 64), torch.tensor([5]), *angled(1, 1, 64)
+        wanted = double(*(t.double() if t.is_floating_point() else t for t in given))
+        result, (code, *_) = run_and_get_code(compiled, *given)
+        assert close(result, wanted) and close(made.keys, double.keys)
+        assert code.count("torch.ops.sassafras.attention.into(") == attends
+        assert "_cpu((3, 2, 24, 64)" not in code
+
+
+def test_caches_that_share_memory_are_not_copied(early: Planner, graphs: list[Any]) -> None:
+    """Of two inputs in one memory Inductor lets an operator write one where it lies, and copies both then."""
+    torch.manual_seed(3)
+    x, last, angles = half(3, 1, 64), torch.tensor([5]), angled(1, 1, 64)
+    for turns in (2, 0):
+        made, memory = Layers(Rotary(), Rotary()).half(), [torch.randn(2, 3, 2, 24, 64).half() for _ in "12"]
+        for layer, caches in zip(made, zip(*memory, strict=True) if turns else memory, strict=True):
+            layer.keys, layer.values = caches
+        assert ran(made, x, last, *angles, graphs=graphs) == turns

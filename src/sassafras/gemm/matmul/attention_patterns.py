@@ -12,7 +12,7 @@ import torch
 from ..configs.attention import MOST_BYTES
 from . import attention_op
 from .attention_problem import AttentionCall
-from .graph_patterns import known
+from .graph_patterns import known, lies
 
 _aten = torch.ops.aten
 #: for the hash of what rewrites graphs
@@ -38,7 +38,7 @@ def served(node: Any) -> AttentionCall | None:
     for call in attention(node):
         if not known(node).is_contiguous():
             break
-        q, k, v, mask = map(known, call[:4])
+        q, k, v, mask = map(lies, call[:4])
         if any(isinstance(at := t.storage_offset(), int) and at % 8 for t in (q, k, v)):
             continue  # kernels read 16 bytes at a time
         if call.mask is not None:

@@ -15,6 +15,8 @@ _CAST = torch.ops.prims.convert_element_type.default
 #: for the hash of what rewrites graphs
 FILE = __file__
 _SPLIT = _aten.split.Tensor, _aten.split_with_sizes.default
+_SEEN = {*_SPLIT, _aten.reshape.default, _aten.permute.default, _aten.slice.Tensor, _aten.unsqueeze.default}
+_SEEN |= {_aten.select.int, _aten.unbind.int, _aten.squeeze.dim}
 
 
 def known(node: Any) -> Any:
@@ -23,6 +25,32 @@ def known(node: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return None
     return value if all(isinstance(x, int) for x in (*value.shape, *value.stride())) else None
+
+
+def written(node: Any) -> Any:
+    """The input or buffer that a node writes into where it lies, as nothing else reads or writes; or None."""
+    if node.target is not _aten.index_put.default or any(node.args[3:]):
+        return None
+    cache = node.args[0]
+    if cache.op not in ("placeholder", "get_attr"):
+        return None
+    if len(node.graph.find_nodes(op=cache.op, target=cache.target)) > 1:
+        return None
+    back = [one for one in node.users if one.target is _aten.copy_.default and one.args[:2] == (cache, node)]
+    return cache if back and {*cache.users} == {node, *back} else None
+
+
+def lies(node: Any) -> Any:
+    """`known`, as a program has it: `written` into an input, a view of what was put into the graph."""
+    if (value := known(node)) is None or (cache := written(node)) is not None:
+        return value if value is None else known(cache)
+    first = node.args[0] if node.target is operator.getitem else node
+    if first.target not in _SEEN or first.all_input_nodes != [first.args[0]]:
+        return value
+    if (source := lies(first.args[0])) is None:
+        return value
+    seen = first.target(source, *first.args[1:])
+    return seen if first is node else seen[node.args[1]]
 
 
 def product(node: Any) -> LayerCall | None:

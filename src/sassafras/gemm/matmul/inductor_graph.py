@@ -32,7 +32,7 @@ from . import (
     rows_op,
     turned_patterns,
 )
-from .graph_patterns import FILE, halves, known, pair, product, residual, rms_norm, same_columns
+from .graph_patterns import FILE, halves, known, lies, pair, product, residual, rms_norm, same_columns
 from .joined_problem import JoinedCall
 from .layer_op import LayerCall, layer
 from .problem import Problem
@@ -134,6 +134,7 @@ def _attend(graph: Any, node: Any) -> None:
             shape = mask.meta["val"].shape
             mask = _reshaped(graph, mask, [*[1] * (4 - len(shape)), *shape])
         made = _added(graph, attention_op.attention, *call._replace(mask=mask))
+    made.meta["eager_input_vals"] = ((*map(lies, made.args[:4]), call.scale), {})
     node.replace_all_uses_with(made)
     before = whole.all_input_nodes
     for one in (*whole.users, whole):  # impure by its name alone: nothing is dropped

@@ -45,8 +45,8 @@ def _by_torch(call: TurnedCall, out: Any) -> None:
         return x * cos + torch.cat((-second, first), -1) * sin
 
     out.copy_(turned(call.q))
-    call.keys.index_copy_(2, call.at, turned(call.k))
-    call.values.index_copy_(2, call.at, call.v)
+    call.keys[:, :, call.at] = turned(call.k)  # unlike index_copy_, from the end, too
+    call.values[:, :, call.at] = call.v
 
 
 def fake(*given: Any) -> Any:

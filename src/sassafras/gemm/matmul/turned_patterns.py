@@ -9,7 +9,7 @@ import torch
 from torch._higher_order_ops.auto_functionalize import auto_functionalized
 
 from . import turned_op
-from .graph_patterns import known
+from .graph_patterns import known, lies, written
 from .turned_problem import TurnedCall
 
 _aten = torch.ops.aten
@@ -17,6 +17,17 @@ _aten = torch.ops.aten
 FILE = __file__
 #: (sequences, 1, heads, head) as (sequences, heads, 1, head), and back
 _HEADS_AHEAD = [0, 2, 1, 3]
+_SPLIT = _aten.split.Tensor, _aten.split_with_sizes.default
+#: each of what a model's function views and casts, called for queries and for keys, is in a graph twice
+_VIEWS = {
+    _aten.reshape.default,
+    _aten.unsqueeze.default,
+    _aten.slice.Tensor,
+    _aten.select.int,
+    _aten.permute.default,
+    _aten.expand.default,
+    torch.ops.prims.convert_element_type.default,
+}
 #: operators and what follows their tensor
 _Views = list[tuple[Any, ...]]
 
@@ -42,21 +53,23 @@ def turn(graph: Any, attention: Any) -> tuple[Any, ...]:
     """Let a kernel of ours turn the queries and the new keys of a call of attention of ours, and write the
     caches' rows; the nodes that it stands for, none where it does not.
 
-    The caches are inputs of the graph that nothing else reads or writes.
+    The caches are inputs of the graph, or its buffers, that nothing else reads or writes.
     """
     ahead, keys, rows = replaced = attention.args[:3]
-    q, written, others = _turned(ahead), _written(keys, attention), _written(rows, attention)
-    if q is None or written is None or others is None or written.at is not others.at:
+    q, new, others = _turned(ahead), _written(keys, attention), _written(rows, attention)
+    if q is None or new is None or others is None or not _same(new.at, others.at):
         return ()
-    k = _turned(written.row)
-    if k is None or (k.cos, k.sin) != (q.cos, q.sin):
+    k = _turned(new.row)
+    if k is None or not (_same(k.cos, q.cos) and _same(k.sin, q.sin)):
         return ()
     steps: list[tuple[Any, _Views | None]] = [(q.x, _views(q)), (k.x, _views(k)), (others.row, [])]
     steps += [(angle, _flat(known(angle), known(ahead))) for angle in (q.cos, q.sin)]
-    steps += [(node, []) for node in (written.cache, others.cache, written.at)]
-    if any(known(node) is None or views is None for node, views in steps):
+    steps += [(node, []) for node in (new.cache, others.cache, new.at)]
+    values = [lies(node) for node, _ in steps]
+    if any(value is None or views is None for value, (_, views) in zip(values, steps, strict=True)):
         return ()
-    values = [known(node) for node, _ in steps]
+    if values[5].untyped_storage()._cdata == values[6].untyped_storage()._cdata:
+        return ()  # Inductor lets one be written where it lies, and copies both for the other
     for n, (_, views) in enumerate(steps):
         for target, *more in views or ():
             values[n] = target(values[n], *more)
@@ -74,6 +87,7 @@ def turn(graph: Any, attention: Any) -> tuple[Any, ...]:
     for part, result in zip(parts, results, strict=True):
         part.meta["val"] = result
     attention.args = (parts[0], *attention.args[1:])
+    attention.meta["eager_input_vals"] = ((results[0], *attention.meta["eager_input_vals"][0][1:]), {})
     keys.replace_all_uses_with(parts[1])
     rows.replace_all_uses_with(parts[2])
     return tuple(replaced)
@@ -95,8 +109,9 @@ def _flat(angle: Any, q: Any) -> _Views | None:
 
 
 def _seen(graph: Any, node: Any, views: Any) -> Any:
+    value = lies(node)
     for target, *more in views:
-        value = target(node.meta["val"], *more)
+        value = target(value, *more)
         node = graph.call_function(target, (node, *more))
         node.meta["val"] = value
     return node
@@ -131,30 +146,38 @@ def _half(node: Any, x: Any) -> int | None:
     size = None if (value := known(x)) is None else value.shape[-1]
     if size is None or size % 2 or value.dim() != 4:
         return None
+    half = size // 2
     if _is(node, _aten.slice.Tensor) and len(node.args) == 4 and node.args[:2] in ((x, -1), (x, 3)):
-        begin, end = node.args[2:]
-        return {(0, size // 2): 0, (size // 2, size): 1}.get((begin, min(end, size)))
-    if _is(node, operator.getitem) and node.args[0].args[0] is x and node.args[0].args[2:] in ((-1,), (3,)):
-        parts, target = node.args[0].args[1], node.args[0].target
-        if (target is _aten.split.Tensor and parts == size // 2) or (
-            target is _aten.split_with_sizes.default and [*parts] == [size // 2] * 2
-        ):
+        ends = node.args[2:]
+        if not all(isinstance(end, int | None) for end in ends):
+            return None
+        return {(0, half): 0, (half, size): 1}.get(slice(*ends).indices(size)[:2])
+    if _is(node, operator.getitem) and node.args[0].target in _SPLIT:
+        whole, parts, *dim = node.args[0].args
+        if whole is x and parts in (half, [half, half]) and dim in ([-1], [3]):
             return int(node.args[1])
     return None
 
 
 def _written(node: Any, attention: Any) -> _Written | None:
     """A cache's new row: one of all sequences and heads at one place."""
-    if not _is(node, _aten.index_put.default) or any(node.args[3:]):
-        return None
-    cache, places, row = node.args[:3]
-    at = places[2] if len(places) == 3 and places[0] is places[1] is None else None
-    if cache.op != "placeholder" or (index := known(at)) is None or index.dim() != 1:
-        return None
-    back = [one for one in node.users if _is(one, _aten.copy_.default) and one.args[:2] == (cache, node)]
-    if not back or {*node.users} != {attention, *back} or {*cache.users} != {node, *back}:
+    if (cache := written(node)) is None or {*node.users} - {*cache.users} != {attention}:
         return None  # it would be copied whole
+    _, places, row = node.args[:3]
+    at = places[2] if len(places) == 3 and places[0] is places[1] is None else None
+    if (index := known(at)) is None or index.dim() != 1:
+        return None
     return _Written(cache, at, row)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two arguments are one, or the same views and casts of one."""
+    nodes = [isinstance(argument, torch.fx.Node) for argument in (one, other)]
+    if one is other or not all(nodes):
+        return one is other or (not any(nodes) and type(one) is type(other) and one == other)
+    if one.target is not other.target or one.target not in _VIEWS or one.kwargs or other.kwargs:
+        return False
+    return len(one.args) == len(other.args) and all(map(_same, one.args, other.args))
 
 
 def _is(node: Any, target: Any) -> bool:
