@@ -351,10 +351,8 @@ def _values(case: Case, heuristics: Mapping[str, Any], where: str) -> dict[str, 
 
 
 def leave_torch_out() -> None:
-    """Keep Triton from importing torch in this process, which takes more than a second: 3.6 does so when it
-    first looks at an argument. Only for processes that launch nothing themselves; what is imported already
-    stays, and torch can be imported later. Without Triton it does nothing.
-    """
+    """Keep Triton from importing torch in this process, which takes over a second: 3.6 does so when it first
+    looks at an argument. For processes that launch nothing themselves; torch can be imported later."""
     if "torch" not in sys.modules and importlib.util.find_spec("triton"):
         try:
             from triton.runtime.jit import mangle_type
