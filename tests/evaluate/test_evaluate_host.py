@@ -177,6 +177,19 @@ def test_threads_stand_still_outside_their_turn(burner: HostProcess) -> None:
 
 
 @needs_fences
+def test_one_that_does_not_stop_is_lost_and_takes_no_core_from_others(
+    burner: HostProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(burner, "_pids", [os.getpid()])  # it runs whenever it is looked at
+    monkeypatch.setattr("sassafras.evaluate.host.process.STOP_S", 1.0)
+    before = time.process_time()
+    with pytest.raises(Lost, match="did not stop within 1 s") as caught:
+        burner._stop()
+    assert caught.value.verdict is Verdict.TIMED_OUT
+    assert time.process_time() - before < 0.5
+
+
+@needs_fences
 def test_who_ran_outside_its_turn_is_lost(burner: HostProcess) -> None:
     burner.process.signal(signal.SIGCONT)
     time.sleep(0.2)

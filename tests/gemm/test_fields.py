@@ -10,7 +10,7 @@ import pytest
 
 from sassafras.core import SassafrasError
 from sassafras.gemm.configs import names, registry
-from sassafras.gemm.configs.fields import from_fields, to_fields
+from sassafras.gemm.configs.fields import from_fields, read_list, to_fields
 
 PAIR = "split_k_two_pass_nn_64x128_s8q1/p8+ol"
 
@@ -82,3 +82,12 @@ def test_files_from_before_bf16_are_read(name: str) -> None:
     assert from_fields(given) == config and config.dtype == "fp16"
     twin = registry.with_dtype(config, "bf16")
     assert twin is not None and from_fields(to_fields(twin)) == twin and names.parse(twin.name) == twin
+
+
+def test_a_list_reads_what_is_repeated_once_and_tells_a_number_from_a_truth() -> None:
+    given = to_fields(names.parse(PAIR))
+    first, again, other, odd = read_list(
+        [given, json.loads(json.dumps(given)), {**given, "pdl": 1}, {"x": ...}]
+    )
+    assert first == names.parse(PAIR) and again is first
+    assert other is None and odd is None
