@@ -69,18 +69,14 @@ def unsupported(module: Any) -> str | None:
         ("CompileResult", "_gen_launcher_code", ("self", "scope", "def_args", "runner_args")),
     ):
         method = vars(getattr(module, owner, object)).get(name)
-        found = tuple(inspect.signature(method).parameters) if inspect.isfunction(method) else ()
-        if not set(needed) <= set(found) or (needed[0] == "self" and not _leads(needed, method)):
+        parameters = [*inspect.signature(method).parameters.values()] if inspect.isfunction(method) else []
+        found = [p.name for p in parameters]
+        more = parameters[len(needed) :]
+        leads = found[: len(needed)] == [*needed] and all(p.default is not p.empty for p in more)
+        if not set(needed) <= set(found) or (needed[0] == "self" and not leads):
             version = getattr(sys.modules.get("torch"), "__version__", "")
             return f"Inductor of torch {version} launches kernels in another way than expected"
     return None
-
-
-def _leads(names: tuple[str, ...], method: Callable[..., Any]) -> bool:
-    """Whether a method's parameters begin with these, and others may be left out."""
-    parameters = [*inspect.signature(method).parameters.values()]
-    leading, others = parameters[: len(names)], parameters[len(names) :]
-    return names == tuple(p.name for p in leading) and all(p.default is not p.empty for p in others)
 
 
 def _running(recorder: LaunchRecorder, original: Callable[..., Any]) -> Callable[..., Any]:
