@@ -15,15 +15,8 @@ from .attention_problem import AttentionCall, read_attention
 
 
 def serves(call: AttentionCall) -> bool:
-    """Whether a kernel serves a call of what stands for these in a graph; that is compiled, then.
-
-    Not where torch is to serve: it keeps the kernel that was chosen for the graph.
-    """
-    engine = api._engine
-    if engine is None or api.suspended():
-        return False
-    found = read_attention(call, None, engine.torch.device_type)
-    return found is not None and served.compiled_for(found[0])
+    """See `served.in_graph`."""
+    return served.in_graph(call, read_attention)
 
 
 def _by_torch(*given: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from . import api
@@ -15,6 +16,15 @@ def compiled_for(problem: Problem) -> bool:
             return True
         api.settle()
     return False
+
+
+def in_graph(call: Any, read: Callable[..., tuple[Problem, Any] | None]) -> bool:
+    """Whether a kernel serves a call of what stands for its tensors in a graph, as `read` reads it; that is
+    compiled, then. Not where torch is to serve: it keeps the kernels that were chosen for the graph."""
+    if (engine := api._engine) is None or api.suspended():
+        return False
+    found = read(call, None, engine.torch.device_type)
+    return found is not None and compiled_for(found[0])
 
 
 def launched(out: Any, what: str, *asked: Any) -> bool:

@@ -20,13 +20,8 @@ _SCHEMA = (
 
 
 def serves(call: TurnedCall) -> bool:
-    """Whether a kernel serves a call of what stands for these in a graph; that is compiled, then. Not where
-    torch is to serve: it keeps the kernels that were chosen for the graph."""
-    engine = api._engine
-    if engine is None or api.suspended():
-        return False
-    found = read_turned(call, None, engine.torch.device_type)
-    return found is not None and served.compiled_for(found[0])
+    """See `served.in_graph`."""
+    return served.in_graph(call, read_turned)
 
 
 def _run(*given: Any) -> Any:
