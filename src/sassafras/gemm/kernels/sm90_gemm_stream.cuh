@@ -229,8 +229,9 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
         float acc[4], squares[4];
     };
 
-    // Adds a stage's products, of 32 k from `k` on. PART: the chunk's last k elements may be missing.
-    template <bool PART>
+    // Adds a stage's products, of 32 k from `k` on. PART: the chunk's last k elements may be missing. AGAIN: A's lines are multiplied by
+    // `powers` of two.
+    template <bool PART, bool AGAIN>
     static __device__ __forceinline__ void add(const Problem &p, Sums &sums, u32 from, int k, int left, int owned, int group, u32 powers) {
         u32 upper[4], lower[4], right[4];
         load_shared(upper, from + 2 * k);
@@ -249,7 +250,7 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
                 multiply(sums.squares, right[half], 0, right[half + 1], 0, right[half], right[half + 1]);
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                right[i] = products_of_two<BF16>(BF16 ? right[i] : products_of_two<false>(right[i], powers), norm[i]);
+                right[i] = products_of_two<BF16>(AGAIN ? products_of_two<false>(right[i], powers) : right[i], norm[i]);
             if (past) { // as norm's
 #pragma unroll
                 for (int i = 0; i < 4; ++i) right[i] = 0;
@@ -261,7 +262,7 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
     }
 
     static __device__ __forceinline__ void run(const Problem &p) {
-        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane >> 2, owned = 8 * (lane & 3);
+        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
         const u32 base = shared_address(shared_floats());
         const u32 ring = base + warp * STAGES * STAGE, barriers = base + BARRIERS_AT + 8 * warp * STAGES;
         const int chunks = (p.k + KC - 1) / KC;
@@ -277,65 +278,67 @@ template <int WARPS, int STAGES, int KC, bool BF16, bool EPILOGUE = false, bool 
         start_successors();
         Place next = fill<false, true>(p, first, chunks, ring, barriers, 0, lane, warp);
 
-        constexpr int EACH = (ROWS * COLUMNS + THREADS - 1) / THREADS;
         int stage = 0;
         u32 phase = 0;
+        tiles<false>(p, first, next, chunks, ring, barriers, stage, phase, lane, warp, 0);
+    }
+
+    // The tiles from `first` on; the ring is filled up to `next`.
+    template <bool AGAIN>
+    static __device__ __forceinline__ void tiles(const Problem &p, const Place &first, Place next, int chunks, u32 ring, u32 barriers, int &stage,
+                                                 u32 &phase, int lane, int warp, u32 powers) {
+        constexpr int EACH = (ROWS * COLUMNS + THREADS - 1) / THREADS;
+        const int group = lane >> 2, owned = 8 * (lane & 3);
         const auto step = [&] {
             if (++stage < STAGES) return;
             stage = 0;
             phase ^= 1;
         };
-        [[maybe_unused]] u32 powers = 0x3C003C00; // of two, which A's lines are multiplied by: ones
-        [[maybe_unused]] bool again = false;
         for (int row = first.row; row < p.n; row += ROWS * gridDim.x) {
             [[maybe_unused]] Extra extras[EACH];
             if constexpr (EPILOGUE) { // while B is on its way
 #pragma unroll
                 for (int i = 0; i < EACH; ++i) extras[i] = extra(p, row, threadIdx.x + i * THREADS);
             }
-            for (;;) {
-                Sums sums = {};
-                for (int chunk = warp; chunk < chunks; chunk += WARPS) {
-                    barrier_wait<1>(barriers + 8 * stage, phase);
-                    const u32 from = ring + stage * STAGE + group * PITCH + 2 * owned;
-                    const int left = p.k - chunk * KC;
-                    if (left >= KC) {
+            Sums sums = {};
+            for (int chunk = warp; chunk < chunks; chunk += WARPS) {
+                barrier_wait<1>(barriers + 8 * stage, phase);
+                const u32 from = ring + stage * STAGE + group * PITCH + 2 * owned;
+                const int left = p.k - chunk * KC;
+                if (left >= KC) {
 #pragma unroll
-                        for (int k = 0; k < KC; k += 32) add<false>(p, sums, from, k, left, owned, group, powers);
-                    } else {
+                    for (int k = 0; k < KC; k += 32) add<false, AGAIN>(p, sums, from, k, left, owned, group, powers);
+                } else {
 #pragma unroll 1
-                        for (int k = 0; k < left; k += 32) add<true>(p, sums, from, k, left, owned, group, powers);
-                    }
-                    sync_warp(); // all lanes have read the stage
-                    if (next.inside(p)) {
-                        load(p, next, ring + stage * STAGE, barriers + 8 * stage, lane);
-                        next.advance(chunks, warp);
-                    }
-                    step();
+                    for (int k = 0; k < left; k += 32) add<true, AGAIN>(p, sums, from, k, left, owned, group, powers);
                 }
-                sync_cta(); // all have read the sums of the tile before
+                sync_warp(); // all lanes have read the stage
+                if (next.inside(p)) {
+                    load(p, next, ring + stage * STAGE, barriers + 8 * stage, lane);
+                    next.advance(chunks, warp);
+                }
+                step();
+            }
+            sync_cta(); // all have read the sums of the tile before
 #pragma unroll
-                for (int i = 0; i < 4; ++i) sums_of(warp)[(2 * (lane & 3) + (i & 1)) * SUMS + group + 8 * (i >> 1)] = sums.acc[i];
-                if constexpr (NORM)
-                    if (row == first.row) keep(sums.squares, sums.acc, lane, warp); // which are A's alone
-                sync_cta();
-                if constexpr (NORM && !BF16) {
-                    if (row == first.row && !again && once_more(p, lane, warp, powers)) {
-                        again = true;
-                        Place at = {first.row + ROWS * (int)gridDim.x, warp}; // what was copied for the next tile goes
-                        for (; warp < chunks && (at.row != next.row || at.chunk != next.chunk); at.advance(chunks, warp)) {
-                            barrier_wait<1>(barriers + 8 * stage, phase);
-                            step();
-                        }
-                        next = fill(p, first, chunks, ring, barriers, stage, lane, warp);
-                        continue;
+            for (int i = 0; i < 4; ++i) sums_of(warp)[(2 * (lane & 3) + (i & 1)) * SUMS + group + 8 * (i >> 1)] = sums.acc[i];
+            if constexpr (NORM)
+                if (row == first.row) keep(sums.squares, sums.acc, lane, warp); // which are A's alone
+            sync_cta();
+            if constexpr (NORM && !BF16 && !AGAIN) {
+                if (row == first.row && once_more(p, lane, warp, powers)) { // before anything is stored: the addend may be C
+                    Place at = {first.row + ROWS * (int)gridDim.x, warp};   // what was copied for the next tile goes
+                    for (; warp < chunks && (at.row != next.row || at.chunk != next.chunk); at.advance(chunks, warp)) {
+                        barrier_wait<1>(barriers + 8 * stage, phase);
+                        step();
                     }
+                    next = fill(p, first, chunks, ring, barriers, stage, lane, warp);
+                    return tiles<true>(p, first, next, chunks, ring, barriers, stage, phase, lane, warp, powers);
                 }
-                break;
             }
             if constexpr (EPILOGUE) {
 #pragma unroll
-                for (int i = 0; i < EACH; ++i) finish(p, row, threadIdx.x + i * THREADS, extras[i], again);
+                for (int i = 0; i < EACH; ++i) finish(p, row, threadIdx.x + i * THREADS, extras[i], AGAIN);
             } else {
                 for (int at = threadIdx.x; at < ROWS * p.m; at += THREADS) {
                     const int column = at / ROWS, r = at % ROWS;
