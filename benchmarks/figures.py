@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 import tomllib
@@ -121,10 +122,28 @@ def forwards(data: Row) -> list[Row]:
     return rows
 
 
+def generated(data: Row) -> list[Row]:
+    """A row a program: the mean of its processes, the lowest and the highest end of their intervals."""
+    found: dict[tuple[str, int], list[Row]] = {}
+    for row in data["rows"]:
+        found.setdefault((row["model"], row["batch"]), []).append(row)
+    return [
+        {
+            "model": model,
+            "batch": batch,
+            "over": math.prod(row["over_compile"] for row in of) ** (1 / len(of)),
+            "low": min(row["over_compile_low"] for row in of),
+            "high": max(row["over_compile_high"] for row in of),
+            "tokens": min(row["tokens_per_s"] for row in of),
+        }
+        for (model, batch), of in found.items()
+    ]
+
+
 #: how a table's rows are made of its result file
 ROWS: dict[str, Callable[[Row], list[Row]]] = {
     "rows": lambda data: data["rows"],
-    "below half": lambda data: [row for row in data["rows"] if row["share"] < 0.5],
+    "below half": lambda data: [r for r in data["rows"] if r.get("share", r.get("kendall_tau", 1)) < 0.5],
     "suite": suite,
     "spaces": spaces,
     "spaces of candidates": candidates,
@@ -132,6 +151,7 @@ ROWS: dict[str, Callable[[Row], list[Row]]] = {
     "evaluators": lambda data: named(data["summary"]["evaluators"]),
     "bands": lambda data: named({**data["summary"]["bands"], "all": data["summary"]}),
     "forwards": forwards,
+    "generated": generated,
     "selectors": selectors,
     "summary.classes": lambda data: data["summary"]["classes"],
 }

@@ -92,7 +92,7 @@ def forwards(left: float, right: float) -> list[str]:
 
     gpu = data["environment"]["gpu"].split()[1]
     out = [
-        text(left - 38, 32, f"Decoding over torch.compile, {gpu}", "title ink"),
+        text(left - 38, 32, f"Models over torch.compile, {gpu}", "title ink"),
         text(left - 38, 54, f"{len({r['model'] for r in rows})} models, FP16 and BF16; lines: means", "soft"),
     ]
     for tick in (1.0, 1.1, 1.2):
