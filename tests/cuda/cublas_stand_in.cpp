@@ -64,7 +64,7 @@ int cublasSetWorkspace_v2(Handle *h, void *at, size_t bytes) { return h->workspa
 int cublasSetMathMode(Handle *, int mode) { return mode == 0 || mode == 16 ? 0 : INVALID; }
 int cublasGemmEx(Handle *h, int ta, int tb, int m, int n, int k, const float *alpha, const void *a, int a_type, int lda,
                  const void *b, int b_type, int ldb, const float *beta, void *c, int c_type, int ldc, int compute, int algo) {
-    if (!h->stream || !h->workspace || *alpha != 1 || *beta != 0 || algo != -1) return INVALID;
+    if (!h->stream || !h->workspace || *alpha != 1 || *beta != 0 || (algo != -1 && algo != 999)) return INVALID;
     if (a_type != R_16F || b_type != R_16F || c_type != R_16F || compute != COMPUTE_32F) return INVALID;
     return gemm(ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
 }
@@ -95,12 +95,48 @@ int cublasLtMatmulAlgoGetHeuristic(Handle *, Desc *, Matrix *, Matrix *, Matrix 
     *found = p->workspace == 0 ? 0 : p->workspace < (32u << 20) ? 1 : 3;
     if (*found > count) return INVALID;
     for (int i = 0; i < *found; ++i) results[i] = Result{{{(uint64_t)i + 1}}, (size_t)i * 4096, i == 2 ? 14 : 0, 1, {}};
+    if (*found > 1) results[1].algo.data[7] = 3; // a cluster
     return *found ? 0 : NOT_SUPPORTED;
 }
 int cublasLtMatmulAlgoCheck(Handle *, Desc *, Matrix *, Matrix *, Matrix *, Matrix *, const Algo *algo, Result *result) {
     *result = Result{};
-    result->workspace = algo->data[0] == 2 ? 4096 : 4; // of 1, which runs without as well
-    return algo->data[0] == 1 || algo->data[0] == 2 ? 0 : NOT_SUPPORTED;
+    const uint64_t *of = algo->data, parts = of[2];
+    result->workspace = of[0] == 2 ? 4096 * (parts ? parts : 1) : 4; // of 1, which runs without as well
+    if (of[0] == 2) return (of[1] == 0 || of[1] == 7) && (of[7] == 0 || of[7] == 3) && parts < 4 ? 0 : NOT_SUPPORTED;
+    return of[0] == 1 ? 0 : NOT_SUPPORTED;
+}
+// 1, which has no capabilities, and 2, of tiles 5 and 7 (5 is never accepted), two custom options and parts that meet in FP32; 9 is of
+// other types
+int cublasLtMatmulAlgoGetIds(Handle *, int compute, int scale, int a, int b, int c, int d, int count, int *ids, int *found) {
+    if (compute != COMPUTE_32F || scale != R_32F || a != b || b != c || c != d || count < 3) return INVALID;
+    return ids[0] = 1, ids[1] = 9, ids[2] = 2, *found = 3, 0;
+}
+int cublasLtMatmulAlgoInit(Handle *, int compute, int scale, int a, int b, int c, int d, int id, Algo *algo) {
+    if (compute != COMPUTE_32F || scale != R_32F || a != b || b != c || c != d) return INVALID;
+    *algo = Algo{{(uint64_t)id}};
+    return id == 1 || id == 2 ? 0 : NOT_SUPPORTED;
+}
+int cublasLtMatmulAlgoCapGetAttribute(const Algo *algo, int which, void *to, size_t bytes, size_t *written) {
+    const bool two = algo->data[0] == 2;
+    if (which == 6) { // tiles
+        const uint32_t tiles[2] = {5, 7};
+        *written = two ? sizeof tiles : 0;
+        return bytes == 0 ? 0 : bytes == *written ? (std::memcpy(to, tiles, bytes), 0) : INVALID;
+    }
+    if (which == 13) return *written = 0, 0;
+    if (bytes != 4) return INVALID;
+    const int32_t value = !two ? 0 : which == 0 || which == 7 ? 1 : which == 1 ? 2 | 4 : 0;
+    return std::memcpy(to, &value, 4), *written = 4, 0;
+}
+int cublasLtMatmulAlgoConfigSetAttribute(Algo *algo, int which, const void *value, size_t bytes) {
+    if (which < 1 || which == 7 || which > 8 || bytes != (which == 8 ? 2 : 4)) return INVALID;
+    uint64_t held = 0;
+    std::memcpy(&held, value, bytes);
+    return algo->data[which == 8 ? 7 : which] = held, 0;
+}
+int cublasLtMatmulAlgoConfigGetAttribute(const Algo *algo, int which, void *to, size_t bytes, size_t *written) {
+    if (bytes != (which == 8 ? 2 : 4)) return INVALID;
+    return std::memcpy(to, &algo->data[which == 8 ? 7 : which], bytes), *written = bytes, 0;
 }
 int cublasLtMatmul(Handle *, Desc *d, const float *alpha, const void *a, Matrix *am, const void *b, Matrix *bm,
                    const float *beta, const void *c, Matrix *, void *out, Matrix *om, const Algo *algo, void *workspace,

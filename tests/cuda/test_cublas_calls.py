@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
+BENCHMARKS = HERE.parents[1] / "benchmarks"
 
 
 def calls(libraries: list[str]) -> None:
@@ -78,17 +80,62 @@ def calls(libraries: list[str]) -> None:
     problem.close()
 
 
+def whole(libraries: list[str]) -> None:
+    """The space that `benchmarks/cublas_whole.py` looks through, in a process of its own."""
+    loaded = [ctypes.CDLL(library) for library in libraries]
+    assert len(loaded) == 2
+    from cublas_whole import CUSTOM, SPLIT, TILE, Space
+
+    from sassafras.cuda.cublas import GEMM_AUTOTUNE, Cublas, CublasLt
+    from sassafras.gemm.problem.shape import Shape
+
+    lt, shape = CublasLt(0x10, 0x20, 128 << 20), Shape(5, 16, 24)
+    space, problem = Space(lt, "fp16"), lt.problem(shape, "tn")
+    assert space.ids() == [1, 9, 2]
+    bases = space.configurations([problem])
+    words = [np.frombuffer(blob, np.uint64) for blob in bases]
+    # the one that is listed with a cluster first: one tile of two, two clusters, two options; then 1
+    assert [int(w[0]) for w in words] == [2, 2, 2, 2, 1] and not space.cut
+    assert {(int(w[TILE]), int(w[7]), int(w[CUSTOM])) for w in words[:4]} == {
+        (7, cluster, custom) for cluster in (0, 3) for custom in (0, 1)
+    }
+    found = list(space.algorithms(problem, bases))
+    parts = [int(np.frombuffer(f.blob, np.uint64)[SPLIT]) for f in found]
+    assert parts == [0, 2, 3] * 4 + [0], "up to three parts are accepted"
+    assert [f.workspace for f in found[:3]] == [4096, 8192, 12288]
+    a, b = (np.arange(n, dtype=np.float16) % 5 for n in (5 * 24, 16 * 24))
+    c, exact = np.zeros((5, 16), np.float16), a.reshape(5, 24).astype(float) @ b.reshape(16, 24).T
+    addresses = a.ctypes.data, b.ctypes.data, c.ctypes.data
+    for algorithm in found:
+        c[:] = 0
+        lt.bind(problem, algorithm, *addresses)()
+        assert np.array_equal(c, exact)
+    c[:] = 0
+    Cublas(0x10, 0x20, 32 << 20).enqueue(shape, "tn", *addresses, algorithm=GEMM_AUTOTUNE)
+    assert np.array_equal(c, exact)
+    assert space.configurations([problem], seconds=-1.0) == [] and space.cut
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-def test_calls(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["calls", "whole"])
+def test_calls(tmp_path: Path, what: str) -> None:
     libraries = [str(tmp_path / f"{stem}.so.13") for stem in ("libcublas", "libcublasLt")]
     command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", libraries[0]]
     subprocess.run([*command, str(HERE / "cublas_stand_in.cpp")], check=True, timeout=120)
     shutil.copy(libraries[0], libraries[1])
     done = subprocess.run(
-        [sys.executable, __file__, *libraries], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, __file__, what, *libraries],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]),
+        },
     )
     assert done.returncode == 0, done.stderr
 
 
 if __name__ == "__main__":
-    calls(sys.argv[1:])
+    {"calls": calls, "whole": whole}[sys.argv[1]](sys.argv[2:])

@@ -22,7 +22,9 @@ from sassafras.core import DeviceError, SassafrasError, ToolMissing
 #: cudaDataType, cublasComputeType_t, cublasOperation_t, cublasGemmAlgo_t, cublasMath_t
 _R_16F, _R_32F, _COMPUTE_32F = 2, 0, 68
 _KINDS = {"fp16": _R_16F, "bf16": 14}
-_OP_N, _OP_T, _GEMM_DEFAULT = 0, 1, -1
+_OP_N, _OP_T, GEMM_DEFAULT = 0, 1, -1
+#: of cublasGemmEx: it times its algorithms at a first call, and keeps the fastest in the handle
+GEMM_AUTOTUNE = 999
 _MATH_DEFAULT, _MATH_NO_REDUCED_PRECISION = 0, 16
 _DESC_TRANSA, _DESC_TRANSB, _PREF_MAX_WORKSPACE, _PREF_REDUCTIONS = 3, 4, 1, 3
 #: cublasStatus_t
@@ -178,7 +180,16 @@ class Cublas:
         self._gemm = _declare(library, "cublasGemmEx", p, *[i] * 5, p, p, i, i, p, i, i, p, p, i, i, i, i)
         self._one, self._zero = c_float(1.0), c_float(0.0)
 
-    def enqueue(self, shape: Extents, layout: str, a: int, b: int, c: int, dtype: str = "fp16") -> None:
+    def enqueue(
+        self,
+        shape: Extents,
+        layout: str,
+        a: int,
+        b: int,
+        c: int,
+        dtype: str = "fp16",
+        algorithm: int = GEMM_DEFAULT,
+    ) -> None:
         """C = A * B by addresses, all of one type (``fp16``, ``bf16``). Raises CublasError."""
         kind = _KINDS[dtype]
         b_t, a_t = (letter == "t" for letter in layout)
@@ -201,7 +212,7 @@ class Cublas:
             kind,
             shape.n,
             _COMPUTE_32F,
-            _GEMM_DEFAULT,
+            algorithm,
         )
 
 
@@ -310,13 +321,15 @@ class CublasLt:
         fitting = [workspace for workspace in WORKSPACES if workspace <= self.workspace_bytes]
         return both_ways(a for workspace in fitting for a in self.heuristics(problem, workspace))
 
-    def check(self, problem: LtProblem, algorithm: LtAlgorithm) -> None:
-        """Raises CublasError when this library will not run the algorithm for this problem."""
+    def check(self, problem: LtProblem, algorithm: LtAlgorithm) -> int:
+        """Bytes of workspace that it asks for. Raises CublasError when this library will not run the
+        algorithm for this problem."""
         algo, result = _algo(algorithm), _HeuristicResult()
         self._check(self._handle, *problem.descriptors, byref(algo), byref(result))
         # not what the algorithm is given: who asks for 4 bytes runs without them, too (`both_ways`)
         if result.workspace > self.workspace_bytes:
             raise CublasError("cublasLtMatmulAlgoCheck (workspace)", 7)
+        return int(result.workspace)
 
     def bind(self, problem: LtProblem, algorithm: LtAlgorithm, a: int, b: int, c: int) -> Any:
         """A function of no arguments that enqueues one call, given the workspace that the algorithm names.
