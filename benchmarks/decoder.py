@@ -13,10 +13,10 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Dims:
-    """A model's dimensions; `vocabulary` 0: there is no such product. A vision model's attention sees all
-    tokens, its layers have biases, LayerNorm and GELU. `apart`: queries, keys, values, gate and up are layers
-    of their own, as transformers has them, instead of two. `static`: rows of a cache that is longer than what
-    is in it; a mask says which count."""
+    """A model's dimensions; `vocabulary` 0: there is no such product. `plain`: biases, LayerNorm and GELU
+    instead of RMSNorm and SwiGLU. `vision`: attention sees all tokens, and nothing is turned. `apart`:
+    queries, keys, values, gate and up are layers of their own, as transformers has them, instead of two.
+    `static`: rows of a cache that is longer than what is in it; a mask says which count."""
 
     hidden: int
     heads: int
@@ -25,6 +25,7 @@ class Dims:
     feed_forward: int
     vocabulary: int = 0
     qkv_bias: bool = False
+    plain: bool = False
     vision: bool = False
     apart: bool = False
     static: int = 0
@@ -33,14 +34,15 @@ class Dims:
     def layer_elements(self) -> int:
         """Of a layer's matrices."""
         attention = self.hidden * self.head * (2 * self.heads + 2 * self.kv_heads)
-        return attention + (2 if self.vision else 3) * self.hidden * self.feed_forward
+        return attention + (2 if self.plain else 3) * self.hidden * self.feed_forward
 
 
 MODELS = {
     "llama-3.2-1b": Dims(2048, 32, 8, 64, 8192, 128256),
     "llama-3-8b": Dims(4096, 32, 8, 128, 14336, 128256),
     "qwen2.5-7b": Dims(3584, 28, 4, 128, 18944, 152064, qkv_bias=True),
-    "vit-l": Dims(1024, 16, 16, 64, 4096, qkv_bias=True, vision=True),
+    "starcoder2-7b": Dims(4608, 36, 4, 128, 18432, 49152, qkv_bias=True, plain=True),
+    "vit-l": Dims(1024, 16, 16, 64, 4096, qkv_bias=True, plain=True, vision=True),
 }
 MODELS |= {f"{name}-apart": replace(MODELS[name], apart=True) for name in ("llama-3-8b", "qwen2.5-7b")}
 MODELS["llama-3-8b-static"] = replace(MODELS["llama-3-8b"], apart=True, static=4096)
@@ -63,17 +65,17 @@ class Layer(nn.Module):
 
     def __init__(self, dims: Dims, batch: int, context: int) -> None:
         super().__init__()
-        norm = nn.LayerNorm if dims.vision else nn.RMSNorm
+        norm = nn.LayerNorm if dims.plain else nn.RMSNorm
         self.dims, self.context = dims, context
         self.first, self.second = norm(dims.hidden, eps=1e-5), norm(dims.hidden, eps=1e-5)
         queries, keys = dims.heads * dims.head, dims.kv_heads * dims.head
         widths = [queries, keys, keys] if dims.apart else [queries + 2 * keys]
         self.qkv = nn.ModuleList(nn.Linear(dims.hidden, n, bias=dims.qkv_bias) for n in widths)
-        self.o = nn.Linear(queries, dims.hidden, bias=dims.vision)
+        self.o = nn.Linear(queries, dims.hidden, bias=dims.plain)
         wide = dims.feed_forward
-        widths = [wide, wide] if dims.apart else [wide * (2 - dims.vision)]
-        self.up = nn.ModuleList(nn.Linear(dims.hidden, n, bias=dims.vision) for n in widths)
-        self.down = nn.Linear(dims.feed_forward, dims.hidden, bias=dims.vision)
+        widths = [wide, wide] if dims.apart else [wide * (2 - dims.plain)]
+        self.up = nn.ModuleList(nn.Linear(dims.hidden, n, bias=dims.plain) for n in widths)
+        self.down = nn.Linear(dims.feed_forward, dims.hidden, bias=dims.plain)
         if context:
             for name in ("keys", "values"):
                 rows = max(context, dims.static)
@@ -99,8 +101,8 @@ class Layer(nn.Module):
         x = x + self.o(y.transpose(1, 2).reshape(batch, tokens, -1))
         normed = self.second(x)
         inner = [layer(normed) for layer in self.up]
-        if dims.vision:
-            return x + self.down(functional.gelu(inner[0]))
+        if dims.plain:
+            return x + self.down(functional.gelu(inner[0], approximate="none" if dims.vision else "tanh"))
         gate, up = inner if dims.apart else inner[0].chunk(2, dim=-1)
         return x + self.down(functional.silu(gate) * up)
 
@@ -111,7 +113,7 @@ class Model(nn.Module):
     def __init__(self, dims: Dims, layers: int, batch: int, tokens: int, context: int, head: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(dims, batch, context) for _ in range(layers))
-        self.norm = (nn.LayerNorm if dims.vision else nn.RMSNorm)(dims.hidden, eps=1e-5)
+        self.norm = (nn.LayerNorm if dims.plain else nn.RMSNorm)(dims.hidden, eps=1e-5)
         self.head = nn.Linear(dims.hidden, dims.vocabulary, bias=False) if head else nn.Identity()
         first = max(0, context - tokens)
         angles = torch.outer(
