@@ -131,6 +131,14 @@ def test_a_wrapper_may_ask_torch_about_the_gpu() -> None:
     assert torch.cuda.current_device is before
 
 
+def test_a_call_may_hold_what_torch_compiles() -> None:
+    """Inductor asks for the GPU's name, even where it compiles for the CPU."""
+    y, x = tensors()
+    twice = torch.compile(lambda t: t.exp() * 2)
+    found = sassafras.workload_of(lambda: scale[grid](y, twice(x), N, 2.0, None))
+    assert found.name.startswith("scale-") and not y.any()
+
+
 def test_all_configurations_in_one_table() -> None:
     y, x = tensors()
     found = sassafras.workloads_of(lambda: tuned[grid](y, x, N))
