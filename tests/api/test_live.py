@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,15 @@ def test_calls_that_are_no_workload_say_why() -> None:
 
 def _no_gpu() -> None:
     raise RuntimeError("no GPU")
+
+
+def test_the_line_that_failed_is_the_callers(tmp_path: Path) -> None:
+    """Not one of torch's, and also in a checkout, whose folder has the project's name."""
+    (folder := tmp_path / "sassafras").mkdir()
+    (folder / "mine.py").write_text("import torch\n\n\ndef call(x):\n    torch.nn.Linear(3, 3)(x)\n")
+    call = runpy.run_path(str(folder / "mine.py"))["call"]
+    with pytest.raises(WorkloadError, match=r"mine.py:5: the call raised RuntimeError"):
+        sassafras.workload_of(lambda: call(torch.zeros(N)))
 
 
 def test_what_cannot_be_launched_again_is_named() -> None:
