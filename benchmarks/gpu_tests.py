@@ -25,6 +25,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -167,13 +168,9 @@ def prepare() -> float:
 def main() -> int:
     """Run, print, write."""
     parser = command_line(__doc__)
-    parser.add_argument(
-        "--only", default="", help="words separated by commas: run files that have one in their path"
-    )
+    parser.add_argument("--only", default="", help="words separated by commas: files with one in their path")
     parser.add_argument("--kind", choices=tuple(_KINDS), help="run tests of one kind")
-    parser.add_argument(
-        "--workers", type=int, default=min(14, os.cpu_count() or 1), help="processes side by side"
-    )
+    parser.add_argument("--workers", type=int, default=min(14, os.cpu_count() or 1), help="processes at once")
     parser.add_argument("--no-build", action="store_true", help="do not build all kernels first")
     parser.add_argument("--collect", action="store_true", help="print what would run")
     parser.add_argument("--limit-s", type=float, default=86400.0, help="seconds after which tests are ended")
@@ -185,6 +182,9 @@ def main() -> int:
     if not names:
         parser.error("no file of GPU tests has such a word in its path")
     gpus = gpu_names()
+    missing = [name for name in ("pytest", "pytest_timeout", "xdist") if find_spec(name) is None]
+    if missing or not (gpus or options.collect):
+        parser.error(f"missing: {', '.join(missing) or 'a GPU, nvidia-smi lists none'}")
     kinds = [options.kind] if options.kind else [k for k in _KINDS if k != "several" or len(gpus) > 1]
     if options.collect:
         calls = [command(kind, names, 1, Path(os.devnull), options.more) for kind in kinds]
@@ -207,9 +207,7 @@ def main() -> int:
         apart = len(gpus) > 1 or options.resume is not None
         numbered = list(enumerate(jobs(kinds, names, apart, last)))
 
-        def run(
-            own: dict[str, str], waiting: queue.SimpleQueue[tuple[int, tuple[str, Sequence[str]]]]
-        ) -> None:
+        def run(own: dict[str, str], waiting: queue.SimpleQueue[Any]) -> None:
             while True:
                 try:
                     index, (kind, those) = waiting.get_nowait()
@@ -219,9 +217,7 @@ def main() -> int:
                 workers = options.workers * (len(gpus) if "SASSAFRAS_TEST_GPUS" in own else 1)
                 call = command(kind, those, workers, Path(folder) / f"{index:02}.xml", options.more)
                 try:
-                    code = subprocess.run(
-                        call, cwd=ROOT, env={**place, **own}, check=False, timeout=max(left, 0)
-                    ).returncode
+                    code = subprocess.run(call, cwd=ROOT, env=place | own, timeout=max(left, 0)).returncode
                 except subprocess.TimeoutExpired:
                     code = _CUT
                 with lock:

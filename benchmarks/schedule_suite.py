@@ -30,6 +30,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import common
 from common import command_line, ends, geomean, one_gpu, per_gpu, read_lines, read_result, searched, write
 
 Row = dict[str, Any]
@@ -368,6 +369,8 @@ def main() -> None:
     done = {key_of(row) for row in rows}
     tasks = [(item, seed, search) for item in which for seed in seeds for search in searches]
     tasks = [t for t in tasks if (*t[0][:2], t[2]["label"], t[1]) not in done]
+    if tasks and not (options.gpus or common.gpu_count()):
+        parser.error("missing: a GPU, nvidia-smi lists none")
     items = [item for item, _, _ in tasks]
     tests = (options.samples, options.sample_seconds)
     newest = newest_ptxas() if options.ptxas is None else options.ptxas or None

@@ -99,6 +99,9 @@ def _listings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SASSAFRAS_LISTINGS", str(folder_of(tmp_path_factory) / "listings"))
         patch.setenv("TRITON_CACHE_DIR", str(folder_of(tmp_path_factory) / "triton"))
+        # a test that names no store must not fill the user's, from which programs take their kernels
+        patch.delenv("SASSAFRAS_STORE", raising=False)
+        patch.setenv("XDG_DATA_HOME", str(folder_of(tmp_path_factory) / "data"))
         yield
 
 

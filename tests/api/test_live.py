@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,14 @@ def test_a_wrapper_may_ask_torch_about_the_gpu() -> None:
     assert torch.cuda.current_device is before
 
 
+def test_a_call_may_hold_what_torch_compiles() -> None:
+    """Inductor asks for the GPU's name, even where it compiles for the CPU."""
+    y, x = tensors()
+    twice = torch.compile(lambda t: t.exp() * 2)
+    found = sassafras.workload_of(lambda: scale[grid](y, twice(x), N, 2.0, None))
+    assert found.name.startswith("scale-") and not y.any()
+
+
 def test_all_configurations_in_one_table() -> None:
     y, x = tensors()
     found = sassafras.workloads_of(lambda: tuned[grid](y, x, N))
@@ -182,6 +191,15 @@ def test_calls_that_are_no_workload_say_why() -> None:
 
 def _no_gpu() -> None:
     raise RuntimeError("no GPU")
+
+
+def test_the_line_that_failed_is_the_callers(tmp_path: Path) -> None:
+    """Not one of torch's, and also in a checkout, whose folder has the project's name."""
+    (folder := tmp_path / "sassafras").mkdir()
+    (folder / "mine.py").write_text("import torch\n\n\ndef call(x):\n    torch.nn.Linear(3, 3)(x)\n")
+    call = runpy.run_path(str(folder / "mine.py"))["call"]
+    with pytest.raises(WorkloadError, match=r"mine.py:5: the call raised RuntimeError"):
+        sassafras.workload_of(lambda: call(torch.zeros(N)))
 
 
 def test_what_cannot_be_launched_again_is_named() -> None:

@@ -104,6 +104,15 @@ def test_only_a_run_of_all_tests_is_the_published_one(
     assert [path.stem for path in tmp_path.glob("*.json")] == [name]
 
 
+@pytest.mark.parametrize("script", ["gpu_tests.py", "schedule_suite.py"])
+def test_without_a_gpu_nothing_is_written(script: str, tmp_path: Path) -> None:
+    place = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PATH": str(tmp_path)}
+    words = [sys.executable, str(ROOT / "benchmarks" / script), "--out", str(tmp_path)]
+    done = subprocess.run(words, cwd=tmp_path, env=place, capture_output=True, text=True, timeout=120)
+    assert done.returncode and "nvidia-smi lists none" in done.stderr and "Traceback" not in done.stderr
+    assert not [*tmp_path.glob("*.json*")]
+
+
 def test_a_report_becomes_rows(script: Any, tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(
         "import pytest\n"

@@ -50,6 +50,14 @@ def options(command: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("page", NAMES)
+def test_no_page_names_a_triton_beside_torch(page: str) -> None:
+    """torch for CUDA needs one version of Triton, which pip would replace."""
+    installed = [words for words in lines(page) if words[:2] == ["pip", "install"]]
+    named = {word.partition("==")[0]: word for words in installed for word in words[2:]}
+    assert "torch" not in named or named.get("triton", "triton") == "triton"
+
+
+@pytest.mark.parametrize("page", NAMES)
 def test_commands_in_code_blocks_parse(page: str) -> None:
     for words in ours(page):
         command, name, rest = leaf(words)

@@ -15,6 +15,8 @@ from sassafras.jobs.opening import open_device
 from sassafras.report.explain import MoveClass
 from sassafras.report.explain.changes import Changes, heaviest_increasing, state_of
 from sassafras.report.explain.reduce import Purse, essential
+from sassafras.report.explain.timeline import Wait
+from sassafras.report.explain.words import why
 from sassafras.schedule import ScheduleSpace, ScheduleState
 from sassafras.store import Store
 from sassafras.validate import Validator
@@ -212,3 +214,9 @@ def test_what_cannot_be_explained_is_refused(tmp_path: Path) -> None:
         sassafras.explain(str(tmp_path / "captured.json"), device="model")
     same = sassafras.explain(workload_of(baseline), tuned=baseline.cubin, device="model")
     assert same.changes == 0 and "the same" in same.summary()
+
+
+def test_a_wait_that_rounds_to_nothing_is_not_named() -> None:
+    waits = {Wait(1, "stall count", -1): 1.2, Wait(2, "barrier", -1): 0.4}
+    words = "a warp waits 2 cycles less in all, 1 cycle less by stall counts"
+    assert why(space().function, [], waits, {}, True) == words

@@ -234,6 +234,7 @@ def test_prune_keeps_winners_and_what_they_need(store: Store) -> None:
 def test_default_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from sassafras.store import default_path
 
+    assert default_path().is_relative_to(tmp_path.parents[1]), "tests would fill the user's store"
     monkeypatch.setenv("SASSAFRAS_STORE", str(tmp_path / "mine.sqlite"))
     assert default_path() == tmp_path / "mine.sqlite"
     monkeypatch.delenv("SASSAFRAS_STORE")

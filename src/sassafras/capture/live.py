@@ -70,9 +70,9 @@ def _words(error: Exception) -> str:
 
 def _located(error: Exception, dry: bool) -> WorkloadError:
     """The user's line, and where it asks for a GPU that is not there, the way around."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [f for f in frames if not {"sassafras", "triton"} & set(Path(f.filename).parts)]
-    where = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else None
+    frames = [(f.f_globals.get("__name__", ""), f, n) for f, n in traceback.walk_tb(error.__traceback__)]
+    lines = [(f, n) for name, f, n in frames if name.split(".")[0] not in ("sassafras", "triton", "torch")]
+    where = f"{lines[-1][0].f_code.co_filename}:{lines[-1][1]}" if lines else None
     text, hint = _words(error), None
     if dry and any(word in text.lower() for word in ("cuda", "nvidia", "gpu", "driver")):
         hint = "without a GPU name the launch itself, sassafras.optimize(kernel[grid], ...), with CPU tensors"

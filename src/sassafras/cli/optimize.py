@@ -143,16 +143,16 @@ def _show(result: Result, files: tuple[Path, Path], context: typer.Context, quie
 
 
 def _next(result: Result, context: typer.Context) -> str:
-    """The command to type after this result."""
-    kept = ("arch", "store")  # where it is found again
-    optimize = _again("optimize", result, context, "space", *kept)
+    """The command to type after a result; `explain` knows the default space and the frontend's baseline."""
+    kept, made = ("arch", "store"), ("space", "ptxas", "ptxas_options", "ptxas_controls")
+    optimize = _again("optimize", result, context, *made, *kept)
     if result.reason == "interrupted":
-        every = (name for name in context.params if name != "fresh")
-        return f"{_again('optimize', result, context, *every)} (resumes)"
+        return f"{_again('optimize', result, context, *context.params.keys() - {'fresh'})} (resumes)"
     if result.modelled and not result.improved:
         return f"{optimize} --effort full, or the same on a machine with a GPU"
     if result.modelled:
-        return f"{optimize}, on a machine with a GPU; {_again('explain', result, context, *kept)}"
+        explain = "" if _given(context, *made) else f"; {_again('explain', result, context, *kept)}"
+        return f"{optimize}, on a machine with a GPU{explain}"
     if not result.improved:
         other = "" if "--space" in optimize else ", or --space control"
         return f"{optimize} --effort full{other}"

@@ -97,10 +97,9 @@ def why(
     for waits, sign in ((without, 1), (present, -1)):
         for wait, cycles in waits.items():
             net[_reason(wait)] += sign * cycles  # type: ignore[assignment]
-    parts = [
-        f"{_cycles(cut)} less {_FOR.get(r, r)}" for r, cut in net.most_common(_NAMED) if cut >= total / 4
-    ]
-    return f"a warp waits {_cycles(total)} less in all, {' and '.join(parts)}"
+    named = [(reason, cut) for reason, cut in net.most_common(_NAMED) if cut >= max(0.6, total / 4)]
+    parts = " and ".join(f"{_cycles(cut)} less {_FOR.get(reason, reason)}" for reason, cut in named)
+    return f"a warp waits {_cycles(total)} less in all{', ' if parts else ''}{parts}"
 
 
 def _reason(wait: Wait) -> str:
