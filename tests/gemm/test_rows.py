@@ -21,6 +21,7 @@ from sassafras.gemm.configs import rows, split_k_early  # noqa: E402
 from sassafras.gemm.configs.epilogue import bits  # noqa: E402
 from sassafras.gemm.configs.rows import GatedInstance, RmsNormInstance  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
+from sassafras.gemm.matmul.layer_op import LayerCall  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.matmul.problem import CONSTANT, Problem, read_rows  # noqa: E402
 from sassafras.gemm.select.selector import Choice  # noqa: E402
@@ -376,3 +377,18 @@ def test_what_a_graph_keeps(early: Planner, graphs: list[Any]) -> None:
         return network.up(network.second(2 * network.down(torch.tanh(x)).sin()))
 
     assert put(doubled, half(16, 48), dynamic=False) == {"mm", "layer"}
+
+
+def test_the_report_has_layers_that_a_graph_changed(early: Planner, graphs: list[Any]) -> None:
+    """With a residual, or joined; calls of layers with the same extents may differ."""
+    torch.manual_seed(1)
+    made = sassafras.accelerate(Pairs(128).half().requires_grad_(False))
+    torch.compile(made, backend=graph_alone.backend, dynamic=False)(half(3, 64))
+    served = {layer.name: layer.served for layer in sassafras.layers(made)}
+    assert served == {"first": {3: "ours or torch"}, **{name: {3: "ours"} for name in ("gate", "up", "down")}}
+    # a pair has the columns of both
+    pair = LayerCall(half(5, 64), half(128, 64).t(), half(128, 64).t(), activation="swiglu").product
+    problem = Problem(0, 0, 5, 256, 64, 1, 64, 64, 128, 1, extra=pair.extra)
+    early.served[problem] = Choice("ours", None, None, 1.0, "as asked")
+    served = {layer.name: layer.served for layer in sassafras.layers(made)}
+    assert served["gate"][5] == served["up"][5] == "ours" and 5 not in {**served["first"], **served["down"]}

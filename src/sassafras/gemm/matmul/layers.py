@@ -10,17 +10,19 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from sassafras.core import SassafrasError
 
 from . import api, plain_tensors
 from .api import torch
+from .joined_problem import JOINED, apart
 from .linear import linear
-from .problem import BIAS, Problem
+from .problem import BETA, BIAS, Problem
 
 #: rows of inputs whose kernels are waited for unless they are given
 _TOKENS = tuple(2**i for i in range(13))
@@ -63,7 +65,8 @@ class Layer:
         accelerated: whether it calls `sassafras.linear`.
         why_not: why torch serves it always; empty if it is accelerated.
         served: rows of an input -> ``ours``, ``lt`` (a tuned cuBLASLt algorithm) or ``torch``, for forward
-            products of this process that have the layer's extents, type, device and bias.
+            products of this process that have the layer's extents, type, device and bias, in compiled models
+            with what surrounds them, too; ``ours or torch`` where calls differ.
     """
 
     name: str
@@ -149,7 +152,6 @@ def _restored(kind: type) -> type:
 def layers(model: Any) -> list[Layer]:
     """The linear layers of a model, with what serves them in this process."""
     found = []
-    problems = api._engine.served if api._engine else {}
     for name, layer in model.named_modules():
         if not isinstance(layer, torch.nn.Linear):
             continue
@@ -158,15 +160,36 @@ def layers(model: Any) -> list[Layer]:
         if type(layer).forward is not Linear.forward or why == _NO_WEIGHT:
             found.append(Layer(name, n, k, False, why or "not accelerated"))
             continue
-        kind = (layer.weight.device.index or 0, n, k, BIAS * (layer.bias is not None), "tn")
-        served = {
-            p.m: choice.member
-            for p, choice in problems.items()
-            if (p.device, p.n, p.k, p.extra, p.layout) == kind
-            and plain_tensors.DTYPES[p.dtype] == layer.weight.dtype
-        }
-        found.append(Layer(name, n, k, True, "", served))
+        found.append(Layer(name, n, k, True, "", _served(layer)))
     return found
+
+
+def _served(layer: Any) -> dict[int, str]:
+    """`Layer.served` of an accelerated layer."""
+    found: dict[int, set[str]] = defaultdict(set)
+    weight, bias = layer.weight, BIAS * (layer.bias is not None)
+    wanted = weight.device.index or 0, weight.dtype, layer.out_features, layer.in_features, bias
+    for problem, n, member in _products():
+        kind = problem.device, plain_tensors.DTYPES[problem.dtype], n, problem.k, problem.extra & BIAS
+        if kind == wanted:
+            found[problem.m].add(member)
+    return {m: " or ".join(sorted(members)) for m, members in found.items()}
+
+
+def _products() -> Iterator[tuple[Problem, int, str]]:
+    """Products with a weight of a layer's, its outputs, and what serves them. Of those that take in what
+    surrounds them, which a graph may have asked for in vain, the ones of ours."""
+    if (engine := api._engine) is None:
+        return
+    for problem, choice in [*engine.served.items()]:
+        if problem.layout == "tn" and (problem.extra in (0, BIAS) or choice.member == "ours"):
+            two = problem.pair and problem.extra & BETA  # gate and up have a weight each
+            yield problem, problem.n // 2 if two else problem.n, choice.member
+    for problem, kernel in [*engine.around.items()]:
+        if problem.transposed == JOINED and kernel is not None:
+            ends = 0, *apart(problem)[1], problem.n
+            for width in {end - begin for begin, end in pairwise(ends)}:
+                yield problem, width, "ours"
 
 
 def _why_not(layer: Any) -> str:

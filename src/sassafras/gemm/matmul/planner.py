@@ -91,7 +91,7 @@ class Planner:
         self.driver, self.torch, self.cache = driver, torch, cache
         self.launcher: Any = PythonLauncher(driver, torch)
         self.served: dict[Problem, Choice] = {}
-        self._rows: dict[Problem, str | None] = {}
+        self.around: dict[Problem, str | None] = {}
         self.notes: list[str] = []
         self._table, self._background = table, background
         #: for tests: one of our kernels serves whatever any of them can run, however slowly
@@ -179,7 +179,7 @@ class Planner:
         with self._lock:
             if not self.launcher.knows(problem):  # other threads may be served
                 self.launcher.add_torch(problem)  # until its kernel is there
-            self._rows[problem] = None
+            self.around[problem] = None
             try:
                 if (found := self._for_rows(problem)) is None:
                     return False
@@ -193,7 +193,7 @@ class Planner:
                 self.note(f"{problem.shape}: {error}")
                 return False
             self.launcher.add_kernel(problem, context, (function,), made)
-            self._rows[problem] = instance.name
+            self.around[problem] = instance.name
             return True
 
     def _for_rows(self, problem: Problem) -> tuple[Any, KernelPlan] | None:
@@ -389,7 +389,7 @@ class Planner:
         with self._lock:
             self._gpus.clear()
             self.served.clear()
-            self._rows.clear()
+            self.around.clear()
             self.launcher.forget()
 
     def note(self, text: str) -> None:
@@ -434,7 +434,7 @@ class Planner:
                 "rows": [
                     {"what": _ROWS[p.transposed], "kernel": name}
                     | {"shape": str(p.shape), "dtype": DTYPES[p.dtype]}
-                    for p, name in self._rows.items()
+                    for p, name in self.around.items()
                 ],
                 "notes": list(self.notes),
             }
