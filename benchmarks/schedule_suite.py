@@ -351,6 +351,9 @@ def main() -> None:
     if options.merge:
         merge(options.merge, name, options.seed, options.out)
         return
+    why_not = "" if options.gpus or common.gpu_count() else "missing: a GPU, nvidia-smi lists none"
+    if why_not and not options.preset:  # whose rows may all be there
+        parser.error(why_not)
     until = None if options.within is None else time.time() + options.within
     only, searches, budget = options.only, [OURS], f"{options.seconds:g}s"
     if options.preset:
@@ -369,8 +372,8 @@ def main() -> None:
     done = {key_of(row) for row in rows}
     tasks = [(item, seed, search) for item in which for seed in seeds for search in searches]
     tasks = [t for t in tasks if (*t[0][:2], t[2]["label"], t[1]) not in done]
-    if tasks and not (options.gpus or common.gpu_count()):
-        parser.error("missing: a GPU, nvidia-smi lists none")
+    if tasks and why_not:
+        parser.error(why_not)
     items = [item for item, _, _ in tasks]
     tests = (options.samples, options.sample_seconds)
     newest = newest_ptxas() if options.ptxas is None else options.ptxas or None
