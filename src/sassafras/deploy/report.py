@@ -48,7 +48,8 @@ class Overview:
         }
 
     def __str__(self) -> str:
-        lines = [f"triton: {self.triton}", f"store: {self.store['path']}: {self.store['state']}"]
+        path, state = str(self.store["path"]), str(self.store["state"])  # an error names its place as well
+        lines = [f"triton: {self.triton}", f"store: {path}: {state.removeprefix(f'{path}: ')}"]
         for gpu, count in self.store["tuned"].items():
             lines.append(f"  {gpu}: tuned cubins for {count} kernels")
         lines += [f"{name}={value}" for name, value in self.environment.items()]
