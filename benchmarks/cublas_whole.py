@@ -14,7 +14,6 @@ A shape is a line of cublas-whole.jsonl in --out; the same command goes on after
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import itertools
 import sys
@@ -30,6 +29,9 @@ from program_rows import interval
 
 from sassafras.core import DeviceError, SassafrasError
 from sassafras.cuda.cublas import (
+    _COMPUTE_32F,
+    _KINDS,
+    _R_32F,
     GEMM_AUTOTUNE,
     CublasError,
     CublasLt,
@@ -53,7 +55,6 @@ CLUSTERS, PARTS, SCHEMES = (0, *range(2, 52)), (2, 3, 4, 5, 6, 8, 12, 16), (1, 2
 PROBES = (Shape(64, 4096, 4096), Shape(512, 512, 2048), Shape(4096, 4096, 1024))
 #: algorithms that are timed together; seconds in which the space is looked through
 TOGETHER, LOOKED = 200, 90.0
-_COMPUTE, _SCALE, _KIND = 68, 0, {"fp16": 2, "bf16": 14}
 
 
 class Space:
@@ -64,7 +65,8 @@ class Space:
     """
 
     def __init__(self, lt: CublasLt, dtype: str) -> None:
-        self.lt, self._kind, self.cut = lt, _KIND[dtype], False
+        self.lt, self.cut = lt, False
+        self._kinds = _COMPUTE_32F, _R_32F, *[_KINDS[dtype]] * 4
         library = find_library("libcublasLt")
         p, size = c_void_p, c_size_t
         self._ids = self._raw(library, "cublasLtMatmulAlgoGetIds", p, *[c_int] * 7, p, p)
@@ -82,16 +84,14 @@ class Space:
     def ids(self) -> list[int]:
         """Algorithms for these types, by number."""
         found, count = (c_int * 512)(), c_int()
-        kinds = _COMPUTE, _SCALE, *[self._kind] * 4
-        if status := self._ids(self.lt.handle, *kinds, len(found), found, byref(count)):
+        if status := self._ids(self.lt.handle, *self._kinds, len(found), found, byref(count)):
             raise CublasError("cublasLtMatmulAlgoGetIds", status)
         return list(found[: count.value])
 
     def _made(self, number: int) -> Any:
         """An algorithm's 64 bytes, unconfigured; None where the library has none for these types."""
         algo = (ctypes.c_uint64 * 8)()
-        kinds = _COMPUTE, _SCALE, *[self._kind] * 4
-        return None if self._init(self.lt.handle, *kinds, number, algo) else algo
+        return None if self._init(self.lt.handle, *self._kinds, number, algo) else algo
 
     def _listed(self, algo: Any, which: int) -> list[int]:
         """A capability that is a list; [0] (undefined) where it is empty."""
@@ -179,8 +179,11 @@ def fastest(here: Context, keys: Sequence[LtAlgorithm], until: float) -> tuple[l
         if time.monotonic() > until:
             break
         some = keys[first : first + TOGETHER]
-        with contextlib.suppress(DeviceError):  # none of them runs
+        try:
             found.append(here.fastest(some))
+        except DeviceError as error:  # none of them runs, or nothing does any more
+            if getattr(error, "sticky", False):
+                raise
         tried += len(some)
     return found, tried
 
@@ -273,15 +276,17 @@ def main() -> int:
     space = Space(stage.lt, given.dtypes[0])
     bases = space.configurations([stage.lt.problem(shape, "tn", given.dtypes[0]) for shape in PROBES])
     print(len(space.ids()), "algorithms,", len(bases), "configurations", "(cut)" * space.cut, flush=True)
+    lost = False
     for shape in shared(stratified(cuda_l2_grid(), given.count, given.seed), given):
         if str(shape) in journal.done():
             continue
-        if time.monotonic() - begin > given.limit_s:
+        if time.monotonic() - begin > given.limit_s or lost:
             break
         try:
             record = measured(stage, space, bases, shape, given)
         except Exception as error:  # a shape must not cost the others
             record = {"error": f"{type(error).__name__}: {error}"[:300]}
+            lost = getattr(error, "sticky", False) or "CUDA error" in str(error)
         journal.add({"shape": str(shape), **record})
         said = row(journal.done()[str(shape)]) if "us" in record else record
         print(f"{time.monotonic() - begin:6.1f} s", said, flush=True)

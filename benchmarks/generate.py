@@ -22,6 +22,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--process", type=int, default=0, help="number of this process, in the journal")
     parser.add_argument("--seed", type=int, default=0)
     journal_options(parser, "fp16", "bf16")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if min(*given.batches, given.prompt, given.new, given.rounds) < 1:
+        parser.error("--batches, --prompt, --new and --rounds are 1 at least")
+    if find_spec("transformers") is None:
+        parser.error("transformers is missing: pip install transformers")
+    return given
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.scripts import BENCHMARKS
+from tests.scripts import BENCHMARKS, run_benchmark
 
 torch = pytest.importorskip("torch")
 
@@ -77,3 +77,16 @@ def test_a_spoilt_copy_writes_a_wrong_text(
     assert data["summary"]["wrong"] == ["llama-3.2-1b bf16 2"]
     assert bench.main() == 1
     assert (tmp_path / "generate-dry.jsonl").read_text() == journal, "a row is not measured again"
+
+
+@pytest.mark.parametrize("words", [("--batches", "2", "0"), ("--new", "-1"), ("--rounds", "0")])
+def test_what_cannot_be_generated_is_refused(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = run_benchmark("generate", "--dry-run", "--out", tmp_path / "new", *words)
+    assert done.returncode == 2 and "1 at least" in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    done = run_benchmark("generate", "--dry-run", "--out", tmp_path / "new")
+    assert done.returncode == 2 and "transformers is missing" in done.stderr
