@@ -371,7 +371,7 @@ def test_chosen() -> None:
     assert how(4, 4, 512) == ("d128w8", 4) and how(4, 8, 512) == ("d128w8", 2), "half of the multiprocessors"
     assert how(8, 8, 512) == ("d128w8", 2) and how(8, 8, 511 - 16) == ("d128w8", 1), "all, for two tiles each"
     assert how(16, 8, 512) == ("d128w8", 1) and how(32, 8, 512) == how(64, 8, 512) == ("d128w4", 1)
-    assert how(65, 1, 512) is None and how(1, 8, 512, 96) is None
+    assert how(128, 4, 512) == ("d128w4", 1) and how(129, 1, 512) is None and how(1, 8, 512, 96) is None
     assert how(16, 8, 4096) is None and how(16, 8, 4096, masked=True) == ("d128w8m", 1), "what is not hidden"
     assert attention.chosen("bf16", 1, 8, 11, 512, 128, strides, False) is None
     shared = attention.chosen("bf16", 1, 2, 16, 512, 128, strides, False)
