@@ -124,7 +124,8 @@ def test_k_is_cut_where_pairs_of_multiprocessors_would_wait(text: str, slices: i
     best = split_k_early.best(shape, "bf16")
     assert best[0].cluster_split_k == slices
     costs = [split_k_early.cost_us(config, shape) for config in best]
-    assert costs == sorted(costs) and shape.n * shape.k * 2e-6 / 4.8 < costs[0] < 1.5 * costs[0] <= 60 + costs[0]
+    least_us = shape.n * shape.k * 2e-6 / 4.8
+    assert costs == sorted(costs) and least_us < costs[0] < 1.3 * least_us + 2
 
 
 def test_names_and_plans() -> None:

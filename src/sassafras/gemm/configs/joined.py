@@ -24,8 +24,8 @@ from .stream import StreamConfig, StreamInstance
 UNIT = 16
 #: elements of B from which a part alone takes so long that a launch saved is little
 MOST_ELEMENTS = 1 << 24
-#: of a product that is too small for these kernels
-_LAUNCH_US = 4.0
+#: of a product that is too small for these kernels; what a launch less saves beside it
+_LAUNCH_US, _SAVED_US = 4.0, 1.0
 #: what launches give by name; the first part is `b`, with `bias`
 OPERANDS = ("second", "third", "second_bias", "third_bias")
 _COLUMNS = all_of("i32", "second_column", "third_column")
@@ -106,7 +106,7 @@ def chosen(config: Config | None, shape: Shape, cuts: tuple[int, ...]) -> Config
         least = min(_widths(shape, cuts))
         able = [c for c in split_k_early.best(shape, config.dtype) if _lines(c) <= least]
         costs = [split_k_early.cost_us(c, _tiled(c, shape, cuts)) for c in able]
-        if costs and min(costs) <= _apart_us(shape, cuts, config.dtype):
+        if costs and min(costs) <= _apart_us(shape, cuts, config.dtype) + _SAVED_US * len(cuts):
             fastest = able[costs.index(min(costs))]
             return replace(fastest, instance=_joined(fastest.instance, JoinedEarlyInstance))
     return None

@@ -59,8 +59,8 @@ class EarlySplitKConfig(SplitKConfig):
 
 #: transposed tiles: rows of A -> stages of 128 k
 _TRANSPOSED = {16: 10, 32: 8}
-#: of those: MB a microsecond that memory gives to all CTAs; that a CTA reads which has the path of a pair of
-#: multiprocessors for itself, and which shares it, as those of a cluster do; microseconds of each of the first
+#: of those: MB a microsecond that memory gives to all CTAs, and that one reads which has the path of a pair
+#: of multiprocessors for itself, or shares it, as those of a cluster do; microseconds of each of the first
 #: waves, and of a CTA of a cluster; by what a cut of k has to be better; CTAs of a cluster that were timed
 _MEMORY, _ALONE, _SHARED, _WAVE, _MEMBER, _CUT, _MOST_SLICES = 6.56, 0.155, 0.113, 0.87, 0.046, 1.02, 5
 EPILOGUE_INSTANCES: tuple[EarlyInstance, ...] = tuple(
