@@ -26,8 +26,7 @@
 //   LEAVES       parts only leave their sums
 //   EPILOGUE     batches, and what epilogue.cuh describes; grid: tiles of m times matrices of the batch
 //   EARLY_B      with EPILOGUE: the problem says `early` where the caller's B was written before the launch ahead of this one began.
-//                What of it fits into the stages is copied before that launch has ended, the caller's A after its end; what the
-//                epilogue adds is loaded ahead of the products
+//                What of it fits into the stages is copied before that launch has ended, A and what is added at its end
 //   JOINED       with EARLY_B: up to three matrices for the caller's B, with a bias each (Parts), none smaller than a tile. Each has
 //                tiles of its own, the last of which ends with it; the grid has those of all
 //   FOLDS        one CTA multiplies range after range of k (tiles_per_slice each) and adds their sums up in registers, in the order
@@ -63,27 +62,6 @@ template <bool EARLY_B> struct SplitKProblemOf {
 };
 template <> struct SplitKProblemOf<true> {
     using Type = EarlySplitKProblem;
-};
-
-// Which tile a CTA has, and which slice or part of k. The GPU places CTAs that follow each other in one GPC, 16 or so, and what
-// several multiprocessors of a GPC ask for at once is read from the L2 once: so they should form a block of the matrix, not a row of
-// it. With a band (of a CTA that multiplies all of k) the grid is (rows of a band, tiles of n, bands); parts that leave their sums lie
-// along z, along x whichever of m and n has fewer tiles (a positive band: m).
-template <bool ALONE, bool LEAVES> struct Place {
-    int x, row, column;
-
-    __device__ __forceinline__ explicit Place(int band) : x(blockIdx.x), row(blockIdx.z), column(blockIdx.y) {
-        if constexpr (LEAVES) {
-            x = blockIdx.z;
-            row = band > 0 ? blockIdx.x : blockIdx.y;
-            column = band > 0 ? blockIdx.y : blockIdx.x;
-        } else if constexpr (ALONE) {
-            if (band > 0) {
-                row = blockIdx.z * band + blockIdx.x;
-                x = 0;
-            }
-        }
-    }
 };
 
 template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool BF16, bool SWAPPED, int BLOCKS, int LEAD = 0,
@@ -190,16 +168,15 @@ struct SplitK {
         }
     }
 
-    // Columns FROM .. FROM + WIDE - 1 of what a warp holds, by way of its buffer. more: what is loaded ahead of time; nothing, if
-    // not so.
-    template <int FROM, int WIDE, int COUNT, class... More>
+    // Columns FROM .. FROM + WIDE - 1 of what a warp holds, by way of its buffer. more: with EARLY_B, what is added.
+    template <int FROM, int WIDE, int COUNT, class More>
     static __device__ __forceinline__ void put(const Problem &p, float (&d)[COUNT], u32 buffer, int row, int column, int lane,
-                                               More &...more) {
+                                               More &more) {
         using Piece = Staging<WIDE, SWAPPED, BF16>;
         static_assert(Piece::SIZE <= Out::SIZE, "it has a place");
-        if constexpr (sizeof...(More) > 0) {
-            finish_fragment<FROM, WIDE, FROM, BF16, false>(p.out, more..., d, row, column, lane);
-        } else if constexpr (EPILOGUE) {
+        if constexpr (EARLY_B)
+            finish_fragment<FROM, WIDE, FROM, BF16, false>(p.out, more, d, row, column, lane);
+        else if constexpr (EPILOGUE) {
             Added<WIDE, SWAPPED> now;
             finish_fragment<FROM, WIDE, 0, BF16, true>(p.out, now, d, row, column, lane);
         }
@@ -218,12 +195,12 @@ struct SplitK {
         sync_warp();
     }
 
-    template <int FROM, class... More>
+    template <int FROM, class More>
     static __device__ __forceinline__ void store(const Problem &p, float (&d)[REGISTERS], u32 buffer, int row,
-                                                 int column, int lane, More &...more) {
+                                                 int column, int lane, More &more) {
         if constexpr (FROM < BN) {
-            put<FROM, WIDTH>(p, d, buffer, row, column, lane, more...);
-            store<FROM + WIDTH>(p, d, buffer, row, column, lane, more...);
+            put<FROM, WIDTH>(p, d, buffer, row, column, lane, more);
+            store<FROM + WIDTH>(p, d, buffer, row, column, lane, more);
         }
     }
 
@@ -264,19 +241,17 @@ struct SplitK {
     };
 
     // By one thread (a lane for each stage would take turns: the instruction's address is uniform).
-    template <int FROM, int TO> static __device__ __forceinline__ void initialise(u32 base) {
+    template <int FROM, int TO> static __device__ __forceinline__ void initialise(const Problem &p, u32 base) {
+        if constexpr (FROM == 0) { // maps come while barriers are initialised
+            prefetch_map(p.map_a);
+            prefetch_map(p.map_b);
+        }
 #pragma unroll
         for (int stage = FROM; stage < TO; ++stage) {
             barrier_init(base + BARRIERS_AT + 16 * stage, 1);
             barrier_init(base + BARRIERS_AT + 16 * stage + 8, 4 * CONSUMERS);
         }
         barrier_init_fence();
-    }
-
-    template <int BARRIERS> static __device__ __forceinline__ void begin(const Problem &p, u32 base) {
-        prefetch_map(p.map_a); // under way while barriers are initialised
-        prefetch_map(p.map_b);
-        initialise<0, BARRIERS>(base);
     }
 
     // Copies of the first stages' contents, one of the operands alone. The caller's B (FIXED) comes first, and says what all bring.
@@ -357,12 +332,12 @@ struct SplitK {
 
         if (warp == 4 * CONSUMERS) {
             if constexpr (EARLY_B) { // the others load what they add while this warp copies
-                if (elected()) begin<STAGES>(p, base);
+                if (elected()) initialise<0, STAGES>(p, base);
                 sync_warp();
                 arrive_threads(READY, THREADS);
             }
             if (elected()) {
-                if constexpr (!EARLY_B) begin<EARLY>(p, base);
+                if constexpr (!EARLY_B) initialise<0, EARLY>(p, base);
                 else if (p.early) load_first<true>(p, source, base, first, loaded);
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring, or wait, too
                 if (!p.late) start_successors();
@@ -371,7 +346,7 @@ struct SplitK {
                     else load<false>(p, source, base, first, 0, loaded);
                 } else {
                     load<false>(p, source, base, first, 0, min(tiles, EARLY));
-                    initialise<EARLY, STAGES>(base);
+                    initialise<EARLY, STAGES>(p, base);
                 }
                 if (slices > 1) expect_sums(base, slice, slices);
             }
@@ -399,10 +374,8 @@ struct SplitK {
             if (p.late) start_successors();
             if constexpr (LEAVES)
                 leave(p, place, acc, warp, lane);
-            else if constexpr (EARLY_B) {
-                if (slices == 1) store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, tile.row + 16 * warp, tile.column, lane, more);
-            } else if (slices == 1)
-                store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, tile.row + 16 * warp, tile.column, lane);
+            else if (slices == 1)
+                store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, tile.row + 16 * warp, tile.column, lane, more);
         }
         if (slices == 1) return;
         wait_for_cluster(); // they expect each other's sums
@@ -465,11 +438,9 @@ struct SplitK {
 #pragma unroll
                     for (int e = 0; e < 4; ++e) sum[i % 2 * 4 + e] += as_float(words[i][e]);
             }
-            if constexpr (EARLY_B) { // what the first unit adds has been loaded
-                put<0, 16>(p, sum, buffer, row0 + 16 * warp, column + 16 * unit, lane, more);
+            put<0, 16>(p, sum, buffer, row0 + 16 * warp, column + 16 * unit, lane, more);
+            if constexpr (EARLY_B) { // what the first unit adds was loaded ahead
                 if (unit + 1 < units) more.template load<16>(p.out, row0 + 16 * warp, column + 16 * unit + 16, lane);
-            } else {
-                put<0, 16>(p, sum, buffer, row0 + 16 * warp, column + 16 * unit, lane);
             }
         }
     }
