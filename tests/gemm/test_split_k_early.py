@@ -105,6 +105,10 @@ def test_it_is_chosen_for_layers_of_compiled_models() -> None:
         assert "early" not in chosen("16x6144x4096", extra, layout="nn")
         # behind other kernels, too: the same tiles, whose weights wait as well
         assert chosen("16x6144x4096", replace(extra, constant=False)) == chosen("16x6144x4096", extra)
+        assert (
+            chosen("16x4608x4608", replace(extra, constant=False))
+            == chosen("16x4608x4608", extra)[:-4] + "c1+o"
+        )
         assert "early" not in chosen("16x3072x4096", replace(extra, constant=False)), "it may be in the L2"
 
 
