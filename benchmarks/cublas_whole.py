@@ -8,6 +8,7 @@ fastest of the candidates that AutoTuning tries, which cuBLASLt's heuristic list
 those and of every algorithm, tile, stage, cluster, custom option, split of k and reduction that the library
 accepts for the shape (--most of them, drawn anew for each shape). *gemm_ex*: cublasGemmEx, told to benchmark
 by itself. Selected by one measurement, compared by another; *null* is the fastest of the lists once more.
+*ours*: Sassafras kernels with this layout over AutoTuning, as hgemm-offline.json has them (FP16, its GPU).
 
 A shape is a line of cublas-whole.jsonl in --out; the same command goes on after it. A GPU is needed.
 """
@@ -18,12 +19,12 @@ import ctypes
 import itertools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import byref, c_int, c_int32, c_size_t, c_uint16, c_uint32, c_void_p
 from typing import Any
 
 import numpy as np
-from common import command_line, geomean, journal_of, journal_options, shared, write
+from common import RESULTS, command_line, geomean, journal_of, journal_options, read_result, shared, write
 from products import timed_chains
 from program_rows import interval
 
@@ -240,15 +241,29 @@ def row(record: dict[str, Any]) -> dict[str, Any]:
     return made | {"lists_us": round(float(np.median(us["lists"])), 3)}
 
 
-def summary_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Speed-ups over the lists' fastest."""
+def compared(rows: Sequence[dict[str, Any]], ours: Mapping[str, float]) -> dict[str, Any]:
+    """Speed-ups over the lists' fastest of these rows; `ours`: of Sassafras kernels, by shape, which are set
+    beside the fastest found, too."""
     found: dict[str, Any] = {"shapes": len(rows)}
     for name in ("whole", "gemm_ex", "null"):
         values = [r[name] for r in rows if name in r]
         found |= {name: geomean(values, 4), f"{name}_best": max(values, default=None)}
         found[f"{name}_shapes"] = len(values)
     found["above_2_percent"] = sum(r["whole_low"] > 1.02 for r in rows)
-    found["tried"] = sum(r["tried"] for r in rows)
+    found |= {name: sum(r[name] for r in rows) for name in ("valid", "tried")}
+    both = [(ours[r["shape"]], r["whole"]) for r in rows if r["shape"] in ours]
+    found |= {"ours": geomean((over for over, _ in both), 4), "ours_shapes": len(both)}
+    return found | {"ours_over_whole": geomean((over / whole for over, whole in both), 4)}
+
+
+def summary_of(rows: Sequence[dict[str, Any]], published: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Of all rows, and by band of FLOP. `published`: rows of hgemm-offline.json, for its kernels with weights
+    n x k over its AutoTuning."""
+    ours = {r["shape"]: r["lt_autotune_tn"] / r["ours_tn"] for r in published if "ours_tn" in r}
+    bands = dict[str, list[dict[str, Any]]]()
+    for r in sorted(rows, key=lambda r: Shape.parse(r["shape"]).flop):
+        bands.setdefault(Shape.parse(r["shape"]).band, []).append(r)
+    found = compared(rows, ours) | {"bands": {name: compared(those, ours) for name, those in bands.items()}}
     return found | {"wrong": [r["shape"] for r in rows if not r["right"]]}
 
 
@@ -270,7 +285,9 @@ def main() -> int:
         return 2
     from sassafras.gemm.bench.contestants import Contestants
 
+    published = read_result(RESULTS / "hgemm-offline.json", "environment")
     stage, where = Contestants(given.cache), environment()
+    alike = ("fp16", published["environment"]["gpu"]) == (given.dtypes[0], where["gpu"])
     header = {"gpu": where["gpu"], "cublaslt": stage.lt.version, "seed": given.seed, "most": given.most}
     journal = journal_of(given, "cublas-whole", header)
     space = Space(stage.lt, given.dtypes[0])
@@ -294,7 +311,7 @@ def main() -> int:
     rows = [row(record) for record in records if "us" in record]
     failed = {r["shape"]: r.get("error") or r["failed"] for r in records if r.get("error") or r.get("failed")}
     about = {"configurations": len(bases), "cut": space.cut, "failed": failed, "modelled": False}
-    summary = summary_of(rows) | about | {"conditions": header}
+    summary = summary_of(rows, published["rows"] if alike else ()) | about | {"conditions": header}
     path = write("cublas-whole", rows, summary, where, seed=given.seed, out=given.out)
     print(summary, path.name, flush=True)
     return int(bool(summary["wrong"]) or any(r.get("error") for r in records) or not rows)

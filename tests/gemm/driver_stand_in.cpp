@@ -308,10 +308,10 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
         const char *const names[10] = {"q_batch", "q_head", "k_batch", "k_head", "k_row", "v_batch", "v_head", "v_row", "mask_batch", "mask_head"};
         long strides[10];
         for (int i = 0; i < 10; ++i) strides[i] = (long)value<long long>(params, index(names[i]));
-        const long group = scalar("group", 0), size = std::strtol(name.c_str() + name.find("_d") + 2, nullptr, 10);
+        const long group = scalar("group", 0), parts = scalar("parts", 0), size = std::strtol(name.c_str() + name.find("_d") + 2, nullptr, 10);
         const bool masked = name.back() == 'm';
-        if (config->grid[0] != 1u << scalar("log2_splits", 0) || state.cluster[0] != config->grid[0] || masked != !!at("mask")) return INVALID;
-        attend(at("q"), at("k"), at("v"), at("mask"), at("c"), strides, config->grid[2], config->grid[1] * group, group,
+        if (config->grid[0] != parts << scalar("log2_splits", 0) || state.cluster[0] != 1u << scalar("log2_splits", 0) || masked != !!at("mask")) return INVALID;
+        attend(at("q"), at("k"), at("v"), at("mask"), at("c"), strides, config->grid[2], config->grid[1] * group * parts, group * parts,
                scalar("keys", 0), size, value<float>(params, index("scale")), d.bf16);
         return 0;
     }

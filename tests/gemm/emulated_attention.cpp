@@ -17,7 +17,7 @@ int main(int, char **argv) {
     emulator::dice.seed(seed);
     const Operands operands(job, {"q", "k", "v", "mask", "c"});
     emulator::once = true;
-    const auto given = problem<DecodeAttentionProblem>(operands.parameters(job), std::make_index_sequence<19>());
+    const auto given = problem<DecodeAttentionProblem>(operands.parameters(job), std::make_index_sequence<20>());
 #define X(id, type)                                                                                                    \
     if (instance == id) {                                                                                              \
         using Kernel = type;                                                                                           \

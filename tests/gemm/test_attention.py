@@ -200,6 +200,7 @@ def random_launch(rng: np.random.Generator, turn: int, program: Path, folder: Pa
     """One of any sizes, alignments and order of events."""
     instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
     sizes = [int(rng.integers(1, most)) for most in (3, 4, 9)]
+    sizes[2] *= (1, 1, 2, 3)[int(rng.integers(4))]  # parts of a group
     keys = int(rng.integers(1, (40, 200, 700)[turn % 3]))
     mask = ("head", "batch", "all")[int(rng.integers(3))] if instance.masked else ""
     case = Case(
@@ -342,7 +343,9 @@ def test_what_they_cannot_run() -> None:
         return str(instance.why_illegal(*sizes, strides, splits))
 
     assert why(1, 8, 8, 512) == why(65535, 1, 1, 1, splits=8) == "None"
-    assert "9 heads share" in why(1, 8, 9, 512) and "0 heads" in why(1, 8, 0, 512)
+    assert why(1, 8, 9, 512) == why(1, 8, 16, 512) == why(1, 8, 32, 512) == "None", "in equal parts"
+    assert "11 heads share" in why(1, 8, 11, 512) and "0 heads" in why(1, 8, 0, 512)
+    assert "40 heads share" in why(1, 8, 40, 512)
     assert "a grid takes" in why(65536, 1, 1, 512) and "a grid takes" in why(1, 65536, 1, 512)
     assert "keys" in why(1, 8, 1, 0) and "keys" in why(1, 8, 1, 1 << 30)
     assert "CTAs of a cluster" in why(1, 8, 1, 512, splits=3)
@@ -368,9 +371,14 @@ def test_chosen() -> None:
     assert how(4, 4, 512) == ("d128w8", 4) and how(4, 8, 512) == ("d128w8", 2), "half of the multiprocessors"
     assert how(8, 8, 512) == ("d128w8", 2) and how(8, 8, 511 - 16) == ("d128w8", 1), "all, for two tiles each"
     assert how(16, 8, 512) == ("d128w8", 1) and how(32, 8, 512) == how(64, 8, 512) == ("d128w4", 1)
-    assert how(65, 1, 512) is None and how(1, 8, 512, 96) is None
+    assert how(128, 4, 512) == ("d128w4", 1) and how(129, 1, 512) is None and how(1, 8, 512, 96) is None
     assert how(16, 8, 4096) is None and how(16, 8, 4096, masked=True) == ("d128w8m", 1), "what is not hidden"
-    assert attention.chosen("bf16", 1, 8, 9, 512, 128, strides, False) is None
+    assert attention.chosen("bf16", 1, 8, 11, 512, 128, strides, False) is None
+    shared = attention.chosen("bf16", 1, 2, 16, 512, 128, strides, False)
+    assert shared is not None and shared[1].grid == (16, 2, 1) and shared[1].cluster == (8, 1, 1)
+    assert (shared[1].scalars["group"], shared[1].scalars["parts"]) == (8, 2)
+    parted = [attention.chosen("bf16", batch, 4, 9, 512, 128, strides, False) for batch in (22, 23)]
+    assert parted[0] is not None and parted[1] is None, "three parts each: more CTAs read as many keys again"
     found = attention.chosen("fp16", 2, 8, 4, 100, 128, strides, False)
     assert found is not None
     launch = found[1]

@@ -107,6 +107,15 @@ def test_the_launch_is_the_configurations(engine: Planner, library: Path) -> Non
     assert launch.cluster[0] > 1 and room.status()["rows"][-1]["kernel"] == instance.name
 
 
+@pytest.mark.parametrize(("groups", "group"), [(1, 9), (2, 16), (2, 28)])
+def test_large_groups_are_parts(engine: Planner, library: Path, groups: int, group: int) -> None:
+    before, given = launches(library), operands(2, groups, group, 40, 64)
+    assert close(ours(*given), exact(*given)) and launches(library) == before + 1
+    parts = attention.parts_of(group)
+    grid = tuple(stand_in.state_of(library).grid)
+    assert parts and grid[0] % parts == 0 and grid[1:] == (groups, 2)
+
+
 def test_a_graph_that_is_compiled_leaves_others_their_kernel(engine: Planner, library: Path) -> None:
     """Another thread runs attention that is served, while a graph with the same is compiled."""
     call, before, calls = AttentionCall(*operands(1, 1, 1, 8, 64)), launches(library), 2000
@@ -126,7 +135,7 @@ def test_what_no_kernel_takes_is_torchs(engine: Planner, library: Path) -> None:
         (half(2, 4, 2, 64), k, v),
         (half(2, 4, 1, 48), half(2, 2, 20, 48), half(2, 2, 20, 48)),
         (half(2, 4, 1, 64), half(2, 2, 20, 68)[..., :64], v),
-        (half(2, 18, 1, 64), k, v),
+        (half(2, 22, 1, 64), k, v),
         (half(2, 4, 1, 64), k, v, half(1, 20)),
         (q.float(), k.float(), v.float()),
     ):
@@ -490,11 +499,12 @@ def test_what_is_replaced(early: Planner, graphs: list[Any]) -> None:
         (2, 4, 24, 64),
         None,
     ]
-    # 16 heads that share one, more than a kernel takes: repeated
-    wide = sassafras.accelerate(nn.Linear(16 * 64, 64, bias=False).half()).requires_grad_(False)
-    given = half(2, 16, 1, 64), half(2, 1, 24, 64, seed=1), half(2, 1, 24, 64, seed=2)
-    many = read(lambda q, k, v: attend(q, repeated(k, 16), repeated(v, 16)), *given, layer=wide)
-    assert many == [(2, 16, 24, 64), None]
+    # 16 heads that share one are two parts; 11 have no equal ones: repeated
+    for heads, groups in ((16, 1), (11, 11)):
+        wide = sassafras.accelerate(nn.Linear(heads * 64, 64, bias=False).half()).requires_grad_(False)
+        given = half(2, heads, 1, 64), half(2, 1, 24, 64, seed=1), half(2, 1, 24, 64, seed=2)
+        many = read(lambda q, k, v, n=heads: attend(q, repeated(k, n), repeated(v, n)), *given, layer=wide)
+        assert many == [(2, groups, 24, 64), None]
     for mask, shape in (
         (half(1, 24), (1, 1, 1, 24)),
         (half(2, 1, 1, 24), (2, 1, 1, 24)),

@@ -449,13 +449,13 @@ def test_gradients_are_torchs(install: Install) -> None:
 class Reads(torch.nn.Module):
     """A layer ahead, and three that share their rows, read by one behind them."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: Any = torch.tanh) -> None:
         super().__init__()
-        self.first = torch.nn.Linear(64, 64, bias=False)
+        self.first, self.ahead = torch.nn.Linear(64, 64, bias=False), ahead
         self.q, self.k, self.v, self.o = (torch.nn.Linear(64, 64) for _ in range(4))
 
     def forward(self, x: Any) -> Any:
-        y = torch.tanh(self.first(x))
+        y = self.ahead(self.first(x))
         return x + self.o(self.q(y) * self.k(y) + self.v(y).sin())
 
 
@@ -712,7 +712,7 @@ def test_more_rows_are_one_launch(
 ) -> None:
     """Split-K tiles, each of one part."""
     torch.manual_seed(1)
-    network = Reads().to(dtype).requires_grad_(False)
+    network = Reads(torch.nn.RMSNorm(64, eps=1e-5)).to(dtype).requires_grad_(False)
     x, before = half(rows, 64, dtype=dtype), launches(library)
     right = network.double()(x.double())
     network.to(dtype)
@@ -723,3 +723,10 @@ def test_more_rows_are_one_launch(
     ops = [str(n.target).split(".")[1] for n in graphs[-1] if "sassafras" in str(n.target)]
     assert ops == ["mm", "joined", "layer"]
     assert close(result, right) and launches(library) == before + 2, room.status()["problems"]
+
+
+@pytest.mark.parametrize("rows", [8, 9])
+def test_weights_wait_behind_kernels_that_are_not_ours(early: Planner, graphs: list[Any], rows: int) -> None:
+    network = sassafras.accelerate(Reads(torch.tanh).half().requires_grad_(False))
+    torch.compile(network, fullgraph=True, dynamic=False)(half(rows, 64))
+    assert [call.constant for call in calls_of(graphs)] == [rows == 8]

@@ -628,7 +628,8 @@ def test_choices_from_the_shipped_table() -> None:
         for n, k in ((4096, 4096), (1024, 8192), (64, 64)):
             for layout in ("nn", "tn"):
                 config, why = epilogue_selector.choose(chooser, Shape(m, n, k), layout, "fp16", extra=extra)
-                assert "not measured" in why
+                few = layout == "tn" and m <= 64 and n * k >= 1 << 24
+                assert ("few rows" if few else "not measured") in why
                 if config is not None:
                     assert config.instance.epilogue and config.why_illegal(Shape(m, n, k)) is None
                     ours += 1

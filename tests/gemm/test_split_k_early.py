@@ -100,10 +100,36 @@ def test_it_is_chosen_for_layers_of_compiled_models() -> None:
             for dtype, kind in (("fp16", ""), ("bf16", "_bf16")):
                 name, wanted = chosen(f"{rows}x6144x4096", extra, dtype), tile.format(kind).removeprefix("_")
                 assert name.startswith(f"split_k_early_tn_{wanted}_") and name.endswith("+o")
-        for text in ("4x6144x4096", "65x6144x4096", "16x512x512"):
+        for text in ("1x6144x4096", "65x6144x4096", "16x512x512"):
             assert "early" not in chosen(text, extra)
         assert "early" not in chosen("16x6144x4096", extra, layout="nn")
-        assert "early" not in chosen("16x6144x4096", replace(extra, constant=False))
+        # behind other kernels, too: the same tiles, whose weights wait as well
+        assert chosen("16x6144x4096", replace(extra, constant=False)) == chosen("16x6144x4096", extra)
+        assert (
+            chosen("16x4608x4608", replace(extra, constant=False))
+            == chosen("16x4608x4608", extra)[:-4] + "c1+o"
+        )
+        assert "early" not in chosen("16x3072x4096", replace(extra, constant=False)), "it may be in the L2"
+
+
+@pytest.mark.parametrize(
+    ("text", "slices"),
+    [
+        ("16x4096x14336", 2),  # of one CTA a multiprocessor: all of them
+        ("16x5120x13824", 4),  # 80 tiles: 14 pairs of multiprocessors would have two, which read half as fast
+        ("4x4608x18432", 3),
+        ("16x6144x4096", 1),
+        ("16x28672x4096", 1),
+        ("1x2048x2048", 3),
+    ],
+)
+def test_k_is_cut_where_pairs_of_multiprocessors_would_wait(text: str, slices: int) -> None:
+    shape = Shape.parse(text)
+    best = split_k_early.best(shape, "bf16")
+    assert best[0].cluster_split_k == slices
+    costs = [split_k_early.cost_us(config, shape) for config in best]
+    least_us = shape.n * shape.k * 2e-6 / 4.8
+    assert costs == sorted(costs) and least_us < costs[0] < 1.3 * least_us + 2
 
 
 def test_names_and_plans() -> None:

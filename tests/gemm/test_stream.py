@@ -155,8 +155,9 @@ def test_with_an_epilogue_it_is_chosen_where_the_plain_product_is(dtype: str) ->
         compiled = replace(extra, constant=True)
         assert chosen("8x28672x4096", compiled) == f"stream_tn{kind}_w8s1k256e/c1+o"
         for text, name in (
-            ("4x28672x4096", f"stream_tn{kind}_w8s2k256e/c1+o"),
-            ("1x4096x14336", f"stream_tn{kind}_w8s2k256e/c1+o"),
+            ("1x6144x4096", f"stream_tn{kind}_w8s2k256e/c1+o"),
+            ("1x4096x14336", f"split_k_early_tn_swapped{kind}_64x16_s10q2e/c2+o"),
+            ("4x28672x4096", f"split_k_early_tn_swapped{kind}_64x16_s10q2e/c1+o"),
             (
                 "1x37888x3584",
                 f"split_k_early_tn_swapped{kind}_64x16_s10q2e/c1+o",

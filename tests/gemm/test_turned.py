@@ -260,6 +260,7 @@ def test_chosen() -> None:
     small = turned.chosen("fp16", 64, 32, 8, 64, 1)
     assert small is not None and small[0].name == "turned_d64" and small[1].grid == (2, 64, 1)
     assert (
-        turned.chosen("fp16", 65, 32, 8, 64, 512) is None and turned.chosen("fp16", 1, 32, 8, 96, 512) is None
+        turned.chosen("fp16", 129, 32, 8, 64, 512) is None
+        and turned.chosen("fp16", 1, 32, 8, 96, 512) is None
     )
     assert turned.chosen("fp32", 1, 32, 8, 64, 512) is None and turned.chosen("fp16", 1, 32, 8, 64, 0) is None

@@ -28,7 +28,7 @@ RINGS = {32: 7, 48: 7, 64: 6, 96: 5, 112: 4, 128: 4, 160: 3, 192: 3}
 #: of A, and of B, that a multiprocessor reads
 _WAVE, _LATER, _CLUSTER, _MEMBER, _OF_A, _OF_B = 2.85, 0.2, 0.097, 0.04, 0.262, 1.09
 #: waves from which on one's end is hidden behind another's begin: CTAs drift apart
-_FIRST = 4
+FIRST = 4
 
 
 def _instances(dtype: str) -> tuple[SplitKInstance, ...]:
@@ -54,7 +54,7 @@ def cost_us(config: SplitKConfig, shape: Shape) -> float:
     read = line * lines * sum(ceil_div(at_once, MULTIPROCESSORS) for at_once in waves)
     apart = (_CLUSTER + _MEMBER * slices) * (slices > 1)
     of_a, of_b = read * shape.m / lines, read * min(1.0, MULTIPROCESSORS / ctas)
-    first = min(len(waves), _FIRST)
+    first = min(len(waves), FIRST)
     return _WAVE * first + _LATER * (len(waves) - first) + apart + _OF_A * of_a + _OF_B * of_b
 
 

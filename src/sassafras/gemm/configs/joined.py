@@ -13,7 +13,7 @@ from typing import Any
 
 from ..problem.launch import Launch, ceil_div
 from ..problem.shape import Shape
-from . import epilogue, few_rows, split_k_early, stream
+from . import epilogue, split_k_early, stream
 from .epilogue import Lines
 from .registry import Config
 from .source import EPILOGUE_PARAMETERS, Parameters, all_of
@@ -24,8 +24,8 @@ from .stream import StreamConfig, StreamInstance
 UNIT = 16
 #: elements of B from which a part alone takes so long that a launch saved is little
 MOST_ELEMENTS = 1 << 24
-#: of a product that is too small for these kernels
-_LAUNCH_US = 4.0
+#: of a product that is too small for these kernels; what a launch less saves beside it
+_LAUNCH_US, _SAVED_US = 4.0, 1.0
 #: what launches give by name; the first part is `b`, with `bias`
 OPERANDS = ("second", "third", "second_bias", "third_bias")
 _COLUMNS = all_of("i32", "second_column", "third_column")
@@ -105,8 +105,8 @@ def chosen(config: Config | None, shape: Shape, cuts: tuple[int, ...]) -> Config
     if isinstance(config, EarlySplitKConfig):
         least = min(_widths(shape, cuts))
         able = [c for c in split_k_early.best(shape, config.dtype) if _lines(c) <= least]
-        costs = [few_rows.cost_us(c, _tiled(c, shape, cuts)) for c in able]
-        if costs and min(costs) <= _apart_us(shape, cuts, config.dtype):
+        costs = [split_k_early.cost_us(c, _tiled(c, shape, cuts)) for c in able]
+        if costs and min(costs) <= _apart_us(shape, cuts, config.dtype) + _SAVED_US * len(cuts):
             fastest = able[costs.index(min(costs))]
             return replace(fastest, instance=_joined(fastest.instance, JoinedEarlyInstance))
     return None
@@ -118,11 +118,11 @@ def _widths(shape: Shape, cuts: tuple[int, ...]) -> list[int]:
 
 
 def _apart_us(shape: Shape, cuts: tuple[int, ...], dtype: str) -> float:
-    """What `few_rows.cost_us` says of launches of their own."""
+    """What `split_k_early.cost_us` says of launches of their own."""
     total = 0.0
     for own in (Shape(shape.m, width, shape.k) for width in _widths(shape, cuts)):
         found = split_k_early.best(own, dtype)
-        total += few_rows.cost_us(found[0], own) if found else _LAUNCH_US
+        total += split_k_early.cost_us(found[0], own) if found else _LAUNCH_US
     return total
 
 

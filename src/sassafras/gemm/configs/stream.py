@@ -156,6 +156,17 @@ EPILOGUE_INSTANCES: tuple[StreamInstance, ...] = tuple(
 )
 
 
+def wide_us(shape: Shape) -> float:
+    """Microseconds of the ring of a whole multiprocessor, one launch behind the other, weights from memory.
+
+    Fitted as `split_k_early.cost_us`, to be compared with it: within 4 % (RMS).
+    """
+    rounds = ceil_div(ceil_div(shape.n, ROWS), MULTIPROCESSORS)
+    chunk = _WIDE[0] * _WIDE[2]
+    read = 2e-6 * ROWS * ceil_div(shape.k, chunk) * chunk
+    return 1.26 + 2e-6 * shape.n * shape.k / 6.31 + rounds * (read / 0.11 + 12.6e-6 * shape.m * shape.k)
+
+
 def best(shape: Shape, least: int = LEAST_ELEMENTS, wide: bool = False) -> list[StreamConfig]:
     """Those that can run a shape that is bound by B, by their estimates; none for a B of fewer elements.
 

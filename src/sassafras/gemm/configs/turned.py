@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 from ..problem.launch import GRID_LIMIT, Launch, ceil_div
 from .source import KernelInstance, Parameters, all_of
 
-#: sequences: with more, launches around it are torch's (`matmul.inductor_graph.MOST_ROWS`)
-MOST_BATCH = 64
+#: sequences that were measured: 128 make a step of Llama-3.2-1B 1.034 times as fast on an H200, Qwen's 1.015
+MOST_BATCH = 128
 
 
 class Strides(NamedTuple):

@@ -62,11 +62,12 @@ template <class Problem, class Operand> struct JoinedOf<true, Problem, Operand> 
 // Which tile along the kernel's m this CTA has, where the grid's z counts them over all matrices of the batch. (Kernels
 // without an epilogue read blockIdx.z in place: a call, even of this, changes what the compiler makes of them.)
 template <class Problem> __device__ __forceinline__ u32 tile_row(const Problem &) { return blockIdx.z; }
-template <class Problem> __device__ __forceinline__ u32 tile_row(const General<Problem> &p) {
-    return blockIdx.z % p.out.tiles;
-}
+// A division's 100 cycles lie ahead of the first copy: one matrix has none.
 template <class Problem> __device__ __forceinline__ int batch_of(const General<Problem> &p) {
-    return blockIdx.z / p.out.tiles;
+    return (u32)p.out.tiles == gridDim.z ? 0 : blockIdx.z / p.out.tiles;
+}
+template <class Problem> __device__ __forceinline__ u32 tile_row(const General<Problem> &p) {
+    return blockIdx.z - batch_of(p) * p.out.tiles;
 }
 
 // What of a problem lies elsewhere in each matrix of the batch.
@@ -188,49 +189,80 @@ __device__ __forceinline__ void finish_column(const Epilogue &e, int row, int co
     activate<0, COUNT>(e.activation, v);
 }
 
-// Columns FROM .. FROM + WIDTH - 1 of a warp's accumulators as WGMMA leaves them (see Products). row, column: of the
-// kernel's first; SWAPPED: those are C's column and row.
-template <int FROM, int WIDTH, bool SWAPPED, bool BF16, int SIZE>
-__device__ __forceinline__ void finish_fragment(const Epilogue &e, int row, int column, float (&d)[SIZE],
-                                                int lane) {
-    constexpr int FIRST = FROM / 2, PAIRS = WIDTH / 4; // pair i: columns 8 * (i / 2) and the next, upper or lower rows
-    row += lane >> 2;
-    column += FROM + 2 * (lane & 3);
-#pragma unroll
-    for (int i = FIRST; i < FIRST + 2 * PAIRS; ++i) d[i] *= e.alpha;
-    if (e.beta != 0) {
+// The addend and the bias of WIDTH columns of a warp's accumulators, as `finish_fragment` adds them. Loads of all go out together,
+// and where they go out ahead of the products nobody waits for them: each waits behind copies of B that keep memory busy.
+template <int WIDTH, bool SWAPPED> struct Added {
+    static constexpr int PAIRS = WIDTH / 4; // pair i: columns 8 * (i / 2) and the next, upper or lower rows
+    u16 single[SWAPPED ? 2 * PAIRS : 1], single_bias[2];
+    u32 pair[SWAPPED ? 1 : PAIRS], pair_bias[SWAPPED ? 1 : PAIRS / 2];
+
+    // COUNT columns, a multiple of 16, from the first on; row, column: the kernel's first, SWAPPED: C's column and row.
+    template <int COUNT = WIDTH> __device__ __forceinline__ void load(const Epilogue &e, int row, int column, int lane) {
+        if (e.beta != 0) load_addend<COUNT>(e, row, column, lane);
+        if (e.bias) load_bias<COUNT>(e, row, column, lane);
+    }
+
+    template <int COUNT> __device__ __forceinline__ void load_addend(const Epilogue &e, int row, int column, int lane) {
         const u16 *const from = e.addend;
+        row += lane >> 2;
+        column += 2 * (lane & 3);
 #pragma unroll
-        for (int i = 0; i < PAIRS; ++i) {
+        for (int i = 0; i < COUNT / 4; ++i) {
             const int r = row + 8 * (i % 2), c = column + 8 * (i / 2);
-            float more[2];
             if constexpr (SWAPPED) {
 #pragma unroll
                 for (int j = 0; j < 2; ++j)
-                    more[j] = widened<BF16>(
-                        load_global_u16(from + (long long)(c + j) * e.ld + r, r < e.columns && c + j < e.rows));
+                    single[2 * i + j] = load_global_u16(from + (long long)(c + j) * e.ld + r, r < e.columns && c + j < e.rows);
             } else {
-                load_values<BF16, true>(more, from + (long long)r * e.ld + c, r < e.rows ? e.columns - c : 0);
+                load_word(pair[i], from + (long long)r * e.ld + c, r < e.rows && c < e.columns);
             }
-            d[FIRST + 2 * i] += e.beta * more[0];
-            d[FIRST + 2 * i + 1] += e.beta * more[1];
         }
     }
-    if (e.bias) {
+
+    template <int COUNT> __device__ __forceinline__ void load_bias(const Epilogue &e, int row, int column, int lane) {
+        row += lane >> 2;
+        column += 2 * (lane & 3);
         if constexpr (SWAPPED) {
-            const float upper = widened<BF16>(load_global_u16(e.bias + row, row < e.columns));
-            const float lower = widened<BF16>(load_global_u16(e.bias + row + 8, row + 8 < e.columns));
-#pragma unroll
-            for (int i = 0; i < 2 * PAIRS; ++i) d[FIRST + i] += i / 2 % 2 ? lower : upper;
+            single_bias[0] = load_global_u16(e.bias + row, row < e.columns);
+            single_bias[1] = load_global_u16(e.bias + row + 8, row + 8 < e.columns);
         } else {
 #pragma unroll
-            for (int i = 0; i < PAIRS; i += 2) {
-                float more[2];
-                load_values<BF16, true>(more, e.bias + column + 4 * i, e.columns - column - 4 * i);
-#pragma unroll
-                for (int j = 0; j < 4; ++j) d[FIRST + 2 * i + j] += more[j % 2];
-            }
+            for (int i = 0; i < COUNT / 8; ++i) load_word(pair_bias[i], e.bias + column + 8 * i, column + 8 * i < e.columns);
         }
+    }
+
+    static __device__ __forceinline__ void load_word(u32 &to, const u16 *from, bool ok) {
+        u32 word[1];
+        load_global(word, from, ok);
+        to = word[0];
+    }
+
+    // Value j of pair i, and its bias.
+    template <bool BF16> __device__ __forceinline__ float of(int i, int j) const {
+        return widened<BF16>(SWAPPED ? single[SWAPPED ? 2 * i + j : 0] : (u16)(pair[SWAPPED ? 0 : i] >> (16 * j)));
+    }
+    template <bool BF16> __device__ __forceinline__ float bias_of(int i, int j) const {
+        return widened<BF16>(SWAPPED ? single_bias[i % 2] : (u16)(pair_bias[SWAPPED ? 0 : i / 2] >> (16 * j)));
+    }
+};
+
+// Columns FROM .. FROM + WIDTH - 1 of a warp's accumulators as WGMMA leaves them (see Products), which are columns AT and
+// following of what is added. With NOW that is loaded here, bit by bit: kernels that have no registers for all of it.
+template <int FROM, int WIDTH, int AT, bool BF16, bool NOW, int HELD, bool SWAPPED, int SIZE>
+__device__ __forceinline__ void finish_fragment(const Epilogue &e, Added<HELD, SWAPPED> &more, float (&d)[SIZE], int row, int column,
+                                                int lane) {
+    constexpr int FIRST = FROM / 2, PAIRS = WIDTH / 4;
+#pragma unroll
+    for (int i = FIRST; i < FIRST + 2 * PAIRS; ++i) d[i] *= e.alpha;
+    if (e.beta != 0) {
+        if constexpr (NOW) more.template load_addend<WIDTH>(e, row, column + FROM, lane);
+#pragma unroll
+        for (int i = 0; i < 2 * PAIRS; ++i) d[FIRST + i] += e.beta * more.template of<BF16>(AT / 4 + i / 2, i % 2);
+    }
+    if (e.bias) {
+        if constexpr (NOW) more.template load_bias<WIDTH>(e, row, column + FROM, lane);
+#pragma unroll
+        for (int i = 0; i < 2 * PAIRS; ++i) d[FIRST + i] += more.template bias_of<BF16>(AT / 4 + i / 2, i % 2);
     }
     activate<FIRST, 2 * PAIRS>(e.activation, d);
 }

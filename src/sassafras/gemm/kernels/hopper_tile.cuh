@@ -30,6 +30,27 @@ template <bool MN> __device__ __forceinline__ constexpr u64 descriptor(u32 addre
     return fixed | ((address & 0x3FFFF) >> 4);
 }
 
+// Which tile a CTA of the split-K kernel has, and which slice or part of k. The GPU places CTAs that follow each other in one GPC, 16
+// or so, and what several multiprocessors of a GPC ask for at once is read from the L2 once: so they should form a block of the
+// matrix, not a row of it. With a band (of a CTA that multiplies all of k) the grid is (rows of a band, tiles of n, bands); parts that
+// leave their sums lie along z, along x whichever of m and n has fewer tiles (a positive band: m).
+template <bool ALONE, bool LEAVES> struct Place {
+    int x, row, column;
+
+    __device__ __forceinline__ explicit Place(int band) : x(blockIdx.x), row(blockIdx.z), column(blockIdx.y) {
+        if constexpr (LEAVES) {
+            x = blockIdx.z;
+            row = band > 0 ? blockIdx.x : blockIdx.y;
+            column = band > 0 ? blockIdx.y : blockIdx.x;
+        } else if constexpr (ALONE) {
+            if (band > 0) {
+                row = blockIdx.z * band + blockIdx.x;
+                x = 0;
+            }
+        }
+    }
+};
+
 // One operand's tile of ROWS rows, of which each of PARTS CTAs loads an equal part and sends it to all of them (`mask`).
 template <int ROWS, bool MN, int PARTS> struct Operand {
     static constexpr int BYTES = ROWS * ROW_BYTES, PART_ROWS = ROWS / PARTS;

@@ -26,7 +26,7 @@ struct DecodeAttentionProblem {
     const u16 *q, *k, *v, *mask; // (batch, heads, D), (batch, groups, keys, D) twice, (batch, heads, keys)
     u16 *c;                      // (batch, heads, D)
     long long q_batch, q_head, k_batch, k_head, k_row, v_batch, v_head, v_row, mask_batch, mask_head;
-    int keys, group, log2_splits;
+    int keys, group, parts, log2_splits; // group: heads of a cluster, of which `parts` in a row share keys and values
     float scale;
 };
 
@@ -53,7 +53,8 @@ template <int D, int WARPS, bool MASKED, bool BF16> struct DecodeAttention {
 
     static __device__ __forceinline__ void run(const Problem &p) {
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-        const int splits = 1 << p.log2_splits, rank = blockIdx.x, heads = p.group, first_head = blockIdx.y * heads;
+        const int splits = 1 << p.log2_splits, rank = blockIdx.x & (splits - 1), heads = p.group;
+        const int first_head = (blockIdx.y * p.parts + (blockIdx.x >> p.log2_splits)) * heads;
         const u32 base = shared_address(shared_floats());
         start_successors_at_once();
         if (splits > 1) {
@@ -274,9 +275,10 @@ template <int D, int WARPS, bool MASKED, bool BF16> struct DecodeAttention {
     // Every SPLITS-th chunk of the heads, of all CTAs.
     template <int SPLITS>
     static __device__ __forceinline__ void of_cluster(const Problem &p, const float *shared, u32 base, int first_head) {
-        for (int at = (int)threadIdx.x * SPLITS + (int)blockIdx.x; at < p.group * CHUNKS; at += THREADS * SPLITS) {
+        const int rank = blockIdx.x % SPLITS;
+        for (int at = (int)threadIdx.x * SPLITS + rank; at < p.group * CHUNKS; at += THREADS * SPLITS) {
             barrier_wait<4>(base, 0);
-            const float *const stats = shared + SENT_STATS + 4 * (at / CHUNKS), *const parts = shared + SENT + 4 * (at - (int)blockIdx.x);
+            const float *const stats = shared + SENT_STATS + 4 * (at / CHUNKS), *const parts = shared + SENT + 4 * (at - rank);
             float total[4] = {}, most = -infinity(), sum = 0;
 #pragma unroll
             for (int from = 0; from < SPLITS; ++from) most = larger(most, stats[4 * HEADS * from]);
@@ -320,7 +322,7 @@ template <int D, int WARPS, bool MASKED, bool BF16> struct DecodeAttention {
     static __device__ __forceinline__ void finish(const Problem &p, int first_head, int at, const float (&total)[4], float sum) {
         const float factor = sum == 0.0f ? 0.0f : reciprocal(sum);
         const u32 words[2] = {rounded_pair<BF16>(total[0] * factor, total[1] * factor), rounded_pair<BF16>(total[2] * factor, total[3] * factor)};
-        store_global(p.c + 4 * (far(blockIdx.z * gridDim.y * p.group + first_head, CHUNKS) + at), words);
+        store_global(p.c + 4 * (far(blockIdx.z * gridDim.y * p.parts * p.group + first_head, CHUNKS) + at), words);
     }
 };
 

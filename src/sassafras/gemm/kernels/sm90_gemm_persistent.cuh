@@ -285,7 +285,8 @@ struct Persistent {
             } else if constexpr (EPILOGUE) {
                 Epilogue out = p.out;
                 out.addend += batch * out.batch_addend;
-                finish_fragment<FROM, WIDTH, SWAPPED, BF16>(out, row, column, d, lane);
+                Added<WIDTH, SWAPPED> more;
+                finish_fragment<FROM, WIDTH, 0, BF16, true>(out, more, d, row, column, lane);
             }
             const u32 buffer = buffers + next * Out::SIZE;
             auto meet = [&] {

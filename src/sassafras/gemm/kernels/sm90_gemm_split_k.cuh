@@ -26,7 +26,7 @@
 //   LEAVES       parts only leave their sums
 //   EPILOGUE     batches, and what epilogue.cuh describes; grid: tiles of m times matrices of the batch
 //   EARLY_B      with EPILOGUE: the problem says `early` where the caller's B was written before the launch ahead of this one began.
-//                What of it fits into the stages is copied before that launch has ended, the caller's A after its end
+//                What of it fits into the stages is copied before that launch has ended, A and what is added at its end
 //   JOINED       with EARLY_B: up to three matrices for the caller's B, with a bias each (Parts), none smaller than a tile. Each has
 //                tiles of its own, the last of which ends with it; the grid has those of all
 //   FOLDS        one CTA multiplies range after range of k (tiles_per_slice each) and adds their sums up in registers, in the order
@@ -62,27 +62,6 @@ template <bool EARLY_B> struct SplitKProblemOf {
 };
 template <> struct SplitKProblemOf<true> {
     using Type = EarlySplitKProblem;
-};
-
-// Which tile a CTA has, and which slice or part of k. The GPU places CTAs that follow each other in one GPC, 16 or so, and what
-// several multiprocessors of a GPC ask for at once is read from the L2 once: so they should form a block of the matrix, not a row of
-// it. With a band (of a CTA that multiplies all of k) the grid is (rows of a band, tiles of n, bands); parts that leave their sums lie
-// along z, along x whichever of m and n has fewer tiles (a positive band: m).
-template <bool ALONE, bool LEAVES> struct Place {
-    int x, row, column;
-
-    __device__ __forceinline__ explicit Place(int band) : x(blockIdx.x), row(blockIdx.z), column(blockIdx.y) {
-        if constexpr (LEAVES) {
-            x = blockIdx.z;
-            row = band > 0 ? blockIdx.x : blockIdx.y;
-            column = band > 0 ? blockIdx.y : blockIdx.x;
-        } else if constexpr (ALONE) {
-            if (band > 0) {
-                row = blockIdx.z * band + blockIdx.x;
-                x = 0;
-            }
-        }
-    }
 };
 
 template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool BF16, bool SWAPPED, int BLOCKS, int LEAD = 0,
@@ -189,12 +168,18 @@ struct SplitK {
         }
     }
 
-    // Columns FROM .. FROM + WIDE - 1 of what a warp holds, by way of its buffer.
-    template <int FROM, int WIDE, int COUNT>
-    static __device__ __forceinline__ void put(const Problem &p, float (&d)[COUNT], u32 buffer, int row, int column, int lane) {
+    // Columns FROM .. FROM + WIDE - 1 of what a warp holds, by way of its buffer. more: with EARLY_B, what is added.
+    template <int FROM, int WIDE, int COUNT, class More>
+    static __device__ __forceinline__ void put(const Problem &p, float (&d)[COUNT], u32 buffer, int row, int column, int lane,
+                                               More &more) {
         using Piece = Staging<WIDE, SWAPPED, BF16>;
         static_assert(Piece::SIZE <= Out::SIZE, "it has a place");
-        if constexpr (EPILOGUE) finish_fragment<FROM, WIDE, SWAPPED, BF16>(p.out, row, column, d, lane);
+        if constexpr (EARLY_B)
+            finish_fragment<FROM, WIDE, FROM, BF16, false>(p.out, more, d, row, column, lane);
+        else if constexpr (EPILOGUE) {
+            Added<WIDE, SWAPPED> now;
+            finish_fragment<FROM, WIDE, 0, BF16, true>(p.out, now, d, row, column, lane);
+        }
         Piece::template write<FROM>(buffer, d, lane);
         sync_warp();
         const int c_rows = SWAPPED ? p.n : p.m, c_columns = SWAPPED ? p.m : p.n;
@@ -210,12 +195,12 @@ struct SplitK {
         sync_warp();
     }
 
-    template <int FROM>
+    template <int FROM, class More>
     static __device__ __forceinline__ void store(const Problem &p, float (&d)[REGISTERS], u32 buffer, int row,
-                                                 int column, int lane) {
+                                                 int column, int lane, More &more) {
         if constexpr (FROM < BN) {
-            put<FROM, WIDTH>(p, d, buffer, row, column, lane);
-            store<FROM + WIDTH>(p, d, buffer, row, column, lane);
+            put<FROM, WIDTH>(p, d, buffer, row, column, lane, more);
+            store<FROM + WIDTH>(p, d, buffer, row, column, lane, more);
         }
     }
 
@@ -256,7 +241,11 @@ struct SplitK {
     };
 
     // By one thread (a lane for each stage would take turns: the instruction's address is uniform).
-    template <int FROM, int TO> static __device__ __forceinline__ void initialise(u32 base) {
+    template <int FROM, int TO> static __device__ __forceinline__ void initialise(const Problem &p, u32 base) {
+        if constexpr (FROM == 0) { // maps come while barriers are initialised
+            prefetch_map(p.map_a);
+            prefetch_map(p.map_b);
+        }
 #pragma unroll
         for (int stage = FROM; stage < TO; ++stage) {
             barrier_init(base + BARRIERS_AT + 16 * stage, 1);
@@ -338,31 +327,32 @@ struct SplitK {
         if constexpr (JOINED) (SWAPPED ? source.row : source.column) = p.parts.within(SWAPPED ? tile.row : tile.column);
         const int first = place.x * p.tiles_per_slice, tiles = FOLDS ? p.k_tiles : min(p.tiles_per_slice, p.k_tiles - first);
         float acc[REGISTERS];
+        [[maybe_unused]] Added<EARLY_B ? BN : 16, SWAPPED> more;
         [[maybe_unused]] const int loaded = min(tiles, EARLY_B ? STAGES : EARLY); // stages, before the others go on
 
         if (warp == 4 * CONSUMERS) {
+            if constexpr (EARLY_B) { // the others load what they add while this warp copies
+                if (elected()) initialise<0, STAGES>(p, base);
+                sync_warp();
+                arrive_threads(READY, THREADS);
+            }
             if (elected()) {
-                prefetch_map(p.map_a); // under way while barriers are initialised
-                prefetch_map(p.map_b);
-                initialise<0, EARLY>(base);
-                if constexpr (EARLY_B) {
-                    initialise<EARLY, STAGES>(base);
-                    if (p.early) load_first<true>(p, source, base, first, loaded);
-                }
-                wait_for_predecessors(); // the others touch global memory only after what these copies bring
+                if constexpr (!EARLY_B) initialise<0, EARLY>(p, base);
+                else if (p.early) load_first<true>(p, source, base, first, loaded);
+                wait_for_predecessors(); // the others touch global memory only after what these copies bring, or wait, too
                 if (!p.late) start_successors();
                 if constexpr (EARLY_B) {
                     if (p.early) load_first<false>(p, source, base, first, loaded);
                     else load<false>(p, source, base, first, 0, loaded);
                 } else {
                     load<false>(p, source, base, first, 0, min(tiles, EARLY));
-                    initialise<EARLY, STAGES>(base);
+                    initialise<EARLY, STAGES>(p, base);
                 }
                 if (slices > 1) expect_sums(base, slice, slices);
             }
             sync_warp();
-            arrive_threads(READY, THREADS);      // the multiplying warps go on, this one does not wait for them
-            if (slices > 1) arrive_at_cluster(); // the other slices may send
+            if constexpr (!EARLY_B) arrive_threads(READY, THREADS); // the multiplying warps go on, this one does not wait for them
+            if (slices > 1) arrive_at_cluster();                    // the other slices may send
             if (elected()) load<true>(p, source, base, first, EARLY_B ? loaded : EARLY, tiles);
             sync_warp();
         } else {
@@ -375,16 +365,21 @@ struct SplitK {
             if constexpr (EPILOGUE) wait_for_predecessors(); // all threads read bias and addend
             // never; but without a branch here the compiler computes the descriptors in all lanes, and moves them
             if (tiles < 1) return;
+            if constexpr (EARLY_B) {
+                const int row = tile.row + 16 * warp, each = units_each(slices);
+                if (slices == 1) more.load(p.out, row, tile.column, lane);
+                else if (slice * each < UNITS) more.template load<16>(p.out, row, tile.column + 16 * slice * each, lane);
+            }
             multiply(acc, base, 64 * (int)broadcast(warp >> 2), tiles, mine, p.tiles_per_slice);
             if (p.late) start_successors();
             if constexpr (LEAVES)
                 leave(p, place, acc, warp, lane);
             else if (slices == 1)
-                store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, tile.row + 16 * warp, tile.column, lane);
+                store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, tile.row + 16 * warp, tile.column, lane, more);
         }
         if (slices == 1) return;
         wait_for_cluster(); // they expect each other's sums
-        if (warp < 4 * CONSUMERS) sum_up(p, acc, base, slice, slices, tile.row, tile.column, thread);
+        if (warp < 4 * CONSUMERS) sum_up(p, acc, more, base, slice, slices, tile.row, tile.column, thread);
     }
 
     // Units that a slice takes of a tile; the last ones may find fewer, or none.
@@ -404,8 +399,9 @@ struct SplitK {
     // Slices (two and more) exchange partial sums, and each stores its units of the tile: the sums over all slices, in their
     // order. All send at once, and begins with another receiver: one that all send to first would hold up all.
     // What a thread holds of a unit goes to the thread that holds the same elsewhere, so nothing is transposed on the way.
-    static __device__ __forceinline__ void sum_up(const Problem &p, const float (&acc)[REGISTERS], u32 base, int slice, int slices,
-                                                  int row0, int column0, int thread) {
+    template <class More>
+    static __device__ __forceinline__ void sum_up(const Problem &p, const float (&acc)[REGISTERS], More &more, u32 base, int slice,
+                                                  int slices, int row0, int column0, int thread) {
         const int lane = thread & 31, warp = thread >> 5, each = units_each(slices);
         const u32 mine = base + SUMS_AT + 16 * thread;
 #pragma unroll 1
@@ -442,7 +438,10 @@ struct SplitK {
 #pragma unroll
                     for (int e = 0; e < 4; ++e) sum[i % 2 * 4 + e] += as_float(words[i][e]);
             }
-            put<0, 16>(p, sum, buffer, row0 + 16 * warp, column + 16 * unit, lane);
+            put<0, 16>(p, sum, buffer, row0 + 16 * warp, column + 16 * unit, lane, more);
+            if constexpr (EARLY_B) { // what the first unit adds was loaded ahead
+                if (unit + 1 < units) more.template load<16>(p.out, row0 + 16 * warp, column + 16 * unit + 16, lane);
+            }
         }
     }
 };

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ..configs import epilogue, registry, split_k_early, stream
+from ..configs import epilogue, few_rows, registry, split_k_early, stream
 from ..configs.epilogue import ALONE, Batch, Lines
 from ..configs.persistent_pair import PairConfig
 from ..configs.registry import Config
@@ -23,6 +23,8 @@ from .selector import Selector
 MARGIN = 1.05
 #: the same of a pair of few rows, and of more: of 24 on an H200 those above it reached 1.03 to 1.29
 _FEW_PAIRED, _FEW_MARGIN, _PAIRS_MARGIN = 128, 1.08, 0.97
+#: rows up to which tiles of few rows serve a layer that torch computes in one launch, too
+_FEW_BIASED = 32
 #: plain batches that torch serves faster than this (microseconds) are left to it: our call costs more
 LEAST_US = 8.0
 #: of an elementwise pass over C by torch: microseconds at least, and bytes a microsecond
@@ -96,16 +98,20 @@ def choose(
                 return normed, "few normalised rows: the time is that of reading B"
         return None, "torch normalises rows apart"
     alone = batch.count == 1 and layout == "tn"
+    few = split_k_early.best(shape, dtype, extra.constant) if aligned and alone and not pair else []
+    tiles = next((c for c in few if epilogue.why_illegal(c, shape, batch, lines, pair) is None), None)
     if alone and extra.constant:  # in a compiled model, by `inductor_graph`
-        for fast in stream.best(shape, stream.LEAST_CONSTANT, of.wide) if streams else ():
+        slower = of.wide and tiles is not None and split_k_early.cost_us(tiles, shape) < stream.wide_us(shape)
+        for fast in stream.best(shape, stream.LEAST_CONSTANT, of.wide) if streams and not slower else ():
             instance = replace(fast.instance, dtype=dtype, epilogue=True)
             if (early := replace(fast, instance=instance)).stem in named:
                 return early, "few rows: the time is that of reading B, which starts early"
     streamed = alone and bool(stream.best(shape))
-    if aligned and alone and (extra.constant or (streamed and not (streams or pair))):
-        for few in split_k_early.best(shape, dtype):
-            if epilogue.why_illegal(few, shape, batch, lines, pair) is None:
-                return few, "few rows: the time is that of reading B, which may start early"
+    # behind other kernels, over torch's product with a bias (20 layers, an H200): 1.06 at 16 rows, 1.02 at 64
+    large = shape.n * shape.k >= few_rows.LEAST and not streams
+    large &= shape.m <= _FEW_BIASED or torch_passes(extra, batch, shape) > 0
+    if tiles is not None and (extra.constant or large):
+        return tiles, "few rows: the time is that of reading B, which may start early"
     if streamed and (streams or not pair):
         config, why = _as_plain(chooser, shape, layout, dtype, named)
         if isinstance(config, StreamConfig):
