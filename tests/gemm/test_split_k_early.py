@@ -110,6 +110,15 @@ def test_it_is_chosen_for_layers_of_compiled_models() -> None:
             == chosen("16x4608x4608", extra)[:-4] + "c1+o"
         )
         assert "early" not in chosen("16x3072x4096", replace(extra, constant=False)), "it may be in the L2"
+    for extra, rows in (
+        (Extra(True), 32),
+        (Extra(True, "relu"), 32),
+        (Extra(beta=True), 64),
+        (Extra(True, "silu"), 64),
+    ):
+        assert "early" in chosen(f"{rows}x6144x4096", extra) and "early" not in chosen(
+            f"{rows + 1}x6144x4096", extra
+        )
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def choose(
     streamed = alone and bool(stream.best(shape))
     # behind other kernels, over torch's product with a bias (20 layers, an H200): 1.06 at 16 rows, 1.02 at 64
     large = shape.n * shape.k >= few_rows.LEAST and not streams
-    large &= shape.m <= _FEW_BIASED or torch_passes(extra, batch, shape) > 0
+    large &= shape.m <= _FEW_BIASED or extra.beta or torch_passes(extra, batch, shape) > 0
     if tiles is not None and (extra.constant or large):
         return tiles, "few rows: the time is that of reading B, which may start early"
     if streamed and (streams or not pair):
