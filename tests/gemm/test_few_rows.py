@@ -106,3 +106,31 @@ def test_the_choice_beside_what_was_measured(
         over_torch.append(us["torch"] / mine)
     assert np.exp(np.mean(np.log(over_best))) <= loss
     assert np.exp(np.mean(np.log(over_torch))) >= gain
+
+
+@pytest.mark.parametrize(
+    ("context", "early", "rows", "loss"),
+    [
+        ("cold", True, (1, 2, 4, 8, 16), 1.014),
+        ("cold", True, (33, 48, 64), 1.005),
+        ("elementwise", False, (1, 2, 4, 8, 16), 1.004),
+        ("elementwise", False, (33, 48, 64), 1.006),
+    ],
+)
+def test_tiles_of_layers_beside_what_was_measured(
+    context: str, early: bool, rows: tuple[int, ...], loss: float
+) -> None:
+    """Geometric means of an H200's times: the choice over the best tile tried, weights read early or not."""
+    path = Path(__file__).parents[2] / "benchmarks" / "data" / "nvidia-h200.early-rows.jsonl.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        found = [row for row in map(json.loads, file) if row.get("context") == context and row["m"] in rows]
+    assert len(found) == 49 * len(rows)
+    kind, over_best = "early:" if early else "ordinary:", []
+    for row in found:
+        times = {
+            name.removeprefix(kind): us for name, us in row["us"].items() if name.startswith(f"{kind}split")
+        }
+        chosen = split_k_early.best(Shape(row["m"], row["n"], row["k"]), "bf16", early)
+        mine = next(times[config.name] for config in chosen if config.name in times)
+        over_best.append(mine / min(times.values()))
+    assert np.exp(np.mean(np.log(over_best))) <= loss

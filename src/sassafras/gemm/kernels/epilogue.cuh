@@ -189,8 +189,8 @@ __device__ __forceinline__ void finish_column(const Epilogue &e, int row, int co
     activate<0, COUNT>(e.activation, v);
 }
 
-// The addend and the bias of WIDTH columns of a warp's accumulators, as `finish_fragment` adds them. Loads of all go out together,
-// and where they go out ahead of the products nobody waits for them: each waits behind copies of B that keep memory busy.
+// The addend and the bias of WIDTH columns of a warp's accumulators, as `finish_fragment` adds them. All loads are issued together.
+// Issued ahead of the products they are hidden; behind them, each would wait for the copies of B that keep memory busy.
 template <int WIDTH, bool SWAPPED> struct Added {
     static constexpr int PAIRS = WIDTH / 4; // pair i: columns 8 * (i / 2) and the next, upper or lower rows
     u16 single[SWAPPED ? 2 * PAIRS : 1], single_bias[2];
@@ -246,12 +246,12 @@ template <int WIDTH, bool SWAPPED> struct Added {
     }
 };
 
-// Columns FROM .. FROM + WIDTH - 1 of a warp's accumulators as WGMMA leaves them (see Products), which are columns AT and
-// following of what is added. With NOW that is loaded here, bit by bit: kernels that have no registers for all of it.
-template <int FROM, int WIDTH, int AT, bool BF16, bool NOW, int HELD, bool SWAPPED, int SIZE>
+// Columns FROM .. FROM + WIDTH - 1 of a warp's accumulators as WGMMA leaves them (see Products). With NOW, `more` is of these
+// columns alone and loaded here, step by step: for kernels that have no registers for all of it.
+template <int FROM, int WIDTH, bool BF16, bool NOW, int HELD, bool SWAPPED, int SIZE>
 __device__ __forceinline__ void finish_fragment(const Epilogue &e, Added<HELD, SWAPPED> &more, float (&d)[SIZE], int row, int column,
                                                 int lane) {
-    constexpr int FIRST = FROM / 2, PAIRS = WIDTH / 4;
+    constexpr int FIRST = FROM / 2, PAIRS = WIDTH / 4, AT = NOW ? 0 : FROM;
 #pragma unroll
     for (int i = FIRST; i < FIRST + 2 * PAIRS; ++i) d[i] *= e.alpha;
     if (e.beta != 0) {

@@ -286,7 +286,7 @@ struct Persistent {
                 Epilogue out = p.out;
                 out.addend += batch * out.batch_addend;
                 Added<WIDTH, SWAPPED> more;
-                finish_fragment<FROM, WIDTH, 0, BF16, true>(out, more, d, row, column, lane);
+                finish_fragment<FROM, WIDTH, BF16, true>(out, more, d, row, column, lane);
             }
             const u32 buffer = buffers + next * Out::SIZE;
             auto meet = [&] {

@@ -175,10 +175,10 @@ struct SplitK {
         using Piece = Staging<WIDE, SWAPPED, BF16>;
         static_assert(Piece::SIZE <= Out::SIZE, "it has a place");
         if constexpr (EARLY_B)
-            finish_fragment<FROM, WIDE, FROM, BF16, false>(p.out, more, d, row, column, lane);
+            finish_fragment<FROM, WIDE, BF16, false>(p.out, more, d, row, column, lane);
         else if constexpr (EPILOGUE) {
             Added<WIDE, SWAPPED> now;
-            finish_fragment<FROM, WIDE, 0, BF16, true>(p.out, now, d, row, column, lane);
+            finish_fragment<FROM, WIDE, BF16, true>(p.out, now, d, row, column, lane);
         }
         Piece::template write<FROM>(buffer, d, lane);
         sync_warp();
