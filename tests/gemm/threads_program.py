@@ -4,8 +4,8 @@
 
 Run by test_threads.py, perhaps under a sanitizer; prints one line of JSON. Each of the settings is a run in a
 process of its own, forked when torch is there: importing it takes longer than most runs. With "" as launcher
-Python's is used. Meanwhile plans are forgotten and replaced, and some launches fail. Whatever the
-launchers ask of torch gives up the GIL: a plan or an argument block that threads share is caught in use.
+Python's is used. Meanwhile plans are forgotten, each time while one of them is used, and some launches fail.
+Whatever the launchers ask of torch gives up the GIL: an argument block that threads share is caught in use.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class Fixed(Planner):
         self.launcher = self.made
 
 
-def engine(settings: dict[str, Any]) -> Fixed:
-    """On the stand-in; the launcher is loaded from a file, or Python's."""
+def engine(settings: dict[str, Any], forgetting: set[int] | None = None) -> Fixed:
+    """On the stand-in; the launcher is loaded from a file, or Python's. A thread whose number is in
+    `forgetting` forgets all plans where its own is next asked for a stream."""
     stand_in.describe(Path(settings["driver"]))
     driver = Driver(settings["driver"])
 
@@ -68,10 +69,17 @@ def engine(settings: dict[str, Any]) -> Fixed:
 
         return function
 
+    def stream(device: int) -> int:
+        thread = threading.get_native_id()
+        if forgetting and thread in forgetting:
+            forgetting.discard(thread)
+            Fixed.made.forget()
+        return 0x1000 + 2 * thread
+
     side = stand_in.torch_side(
         modes=(giving_up(torch._C._len_torch_dispatch_stack),),
         empty_bytes=giving_up(lambda count, device: torch.empty(count, dtype=torch.uint8)),
-        stream=giving_up(lambda device: 0x1000 + 2 * threading.get_native_id()),
+        stream=giving_up(stream),
     )
     if settings["launcher"]:
         Fixed.made = compiled(launcher.load(Path(settings["launcher"])), driver, side)
@@ -121,7 +129,8 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
     warnings.simplefilter("ignore")  # of launches that fail
     prepare(Path(settings["cache"]))
     sys.setswitchinterval(1e-5)
-    served = engine(settings)
+    forgetting: set[int] = set()
+    served = engine(settings, forgetting)
     room.use(served, device="cpu")
     state = stand_in.state_of(Path(settings["driver"]))
     rounds, wrong, faults = int(settings["rounds"]), [0] * THREADS, []
@@ -136,9 +145,9 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
         begin.wait()
         for turn in range(rounds):
             index = draw.randrange(len(PROBLEMS)) if turn else 2  # all of them first call one problem
+            if turn % 5 == 4 and number == turn // 5 % THREADS:
+                forgetting.add(threading.get_native_id())
             wrong[number] += not products[index].right(turn)
-            if turn % 20 == 19 and number == turn // 20 % THREADS:
-                served.launcher.forget()
             if number == 0 and settings.get("fail", True) and turn % 50 == 49:
                 state.fail = 701
                 wrong[number] += not products[index].right(turn)
