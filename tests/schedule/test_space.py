@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sassafras.core import Kernel, Playable, SassafrasError, Space, UnsupportedArch
-from sassafras.sass import Program
+from sassafras.sass import Program, Queue
 from sassafras.schedule import REORDER, RESTALL, Move, ScheduleSpace, ScheduleState
 from tests import kernels
 
@@ -264,6 +264,15 @@ def test_memory_operations_keep_their_spacing() -> None:
         return least
 
     assert closest(space("scalar softmax")) == 4
+
+
+def test_a_product_keeps_its_distance_to_its_wait() -> None:
+    """At 1 cycle the validator refuses it: up to a tenth of an FP8 product's schedules was proposed so."""
+    s = space("matmul")
+    code, t = s.function.instructions, s.tables
+    products = {int(t.kind[i.index]) for i in code if i.op.queue is Queue.WGMMA}
+    waits = {int(t.kind[i.index]) for i in code if i.opcode.startswith("WARPGROUP.DEPBAR")}
+    assert {int(t.spacing[a, b]) for a in products for b in waits} == {3}
 
 
 def test_features_have_one_finite_row_a_position() -> None:
