@@ -13,6 +13,7 @@ from sassafras.sass.latency import LatencyTable
 from sassafras.schedule import ScheduleSpace, graph
 from sassafras.schedule.distances import Distances
 from sassafras.schedule.flow import blocks
+from sassafras.suite import batched_gemm
 from sassafras.validate import Validator
 from tests import kernels
 
@@ -54,6 +55,12 @@ def approved(space: ScheduleSpace, validator: Validator, seed: int, moves: int) 
             report = validator.check(space.emit(state))
             assert report.ok, f"{move} at depth {state.depth}: {report.violations[0]}"
     return moves // 5
+
+
+def test_what_pads_copies_keeps_its_distance_to_a_barrier() -> None:
+    """Predicated off it is a fence all the same: a fifth of this kernel's schedules was proposed in vain."""
+    kernel = batched_gemm.workload.build(batched_gemm.workload.cases[0], "sm_90a")
+    assert approved(ScheduleSpace(kernel), Validator(kernel.cubin, kernel.name), 0, 250) == 50
 
 
 #: loads of one address under different guards; registers that live across a call of vprintf; stores under

@@ -182,7 +182,8 @@ def _kinds(function: Function, graph: Graph, distances: Distances) -> tuple[np.n
     names: list[tuple[str, ...]] = []
     for n, i in enumerate(code):
         never = i.guard in ("!PT", "!UPT")
-        names.append(() if never else (distances.keys[n], *classes(i.op), f"@{i.op.fence}"))
+        own = () if never else (distances.keys[n], *classes(i.op))
+        names.append((*own, "@full") if graph.fence[n] else own)
     signatures = sorted({s for s in names if s})
     number = {s: k for k, s in enumerate(signatures)}
     matrix = np.zeros((len(signatures), len(signatures)), dtype=np.int32)
