@@ -58,7 +58,7 @@ class Fixed(Planner):
 
 def engine(settings: dict[str, Any], forgetting: set[int] | None = None) -> Fixed:
     """On the stand-in; the launcher is loaded from a file, or Python's. A thread whose number is in
-    `forgetting` forgets all plans where its own is next asked for a stream."""
+    `forgetting` forgets all plans where its next launch asks for a stream."""
     stand_in.describe(Path(settings["driver"]))
     driver = Driver(settings["driver"])
 

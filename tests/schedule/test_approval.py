@@ -58,7 +58,7 @@ def approved(space: ScheduleSpace, validator: Validator, seed: int, moves: int) 
 
 
 def test_what_pads_copies_keeps_its_distance_to_a_barrier() -> None:
-    """Predicated off it is a fence all the same: a fifth of this kernel's schedules was proposed in vain."""
+    """Loads that are predicated off are fences all the same."""
     kernel = batched_gemm.workload.build(batched_gemm.workload.cases[0], "sm_90a")
     assert approved(ScheduleSpace(kernel), Validator(kernel.cubin, kernel.name), 0, 250) == 50
 

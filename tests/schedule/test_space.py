@@ -267,7 +267,7 @@ def test_memory_operations_keep_their_spacing() -> None:
 
 
 def test_a_product_keeps_its_distance_to_its_wait() -> None:
-    """At 1 cycle the validator refuses it: up to a tenth of an FP8 product's schedules was proposed so."""
+    """The validator refuses fewer cycles: the wait may not count the product."""
     s = space("matmul")
     code, t = s.function.instructions, s.tables
     products = {int(t.kind[i.index]) for i in code if i.op.queue is Queue.WGMMA}
