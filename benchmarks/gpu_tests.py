@@ -3,7 +3,7 @@
 First the kernels and the compiled launcher are built, in all processes; then the tests that measure nothing
 run side by side (pytest-xdist), then those marked ``alone`` in series. With several GPUs each process of the
 first has one of them, and each GPU takes files of the second. The status is 1 if any failed, or if --limit-s
-ended them; with --resume, the same command then runs what is left.
+ended them; with --resume, the same command then runs the tests that have not ended.
 
     python benchmarks/gpu_tests.py                      # all: writes benchmarks/results/gpu-tests.json
     python benchmarks/gpu_tests.py --only opinfo        # files whose path has this, to gpu-tests-part.json
@@ -21,14 +21,14 @@ import sys
 import tempfile
 import threading
 import time
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import gpu_records
 from common import RESULTS, ROOT, command_line, gpu_names, python_path, read_result, write
 
 #: tests that need no other word than their marker
@@ -50,27 +50,13 @@ def files(only: Sequence[str] = ()) -> list[str]:
     return [name for name in found if not only or any(word in name for word in only)]
 
 
-def command(kind: str, names: Sequence[str], workers: int, report: Path, more: Sequence[str]) -> list[str]:
+def command(kind: str, names: Sequence[str], workers: int, more: Sequence[str]) -> list[str]:
     """The pytest call of one kind of tests."""
     words = [sys.executable, "-m", "pytest", *names, "-m", _KINDS[kind], "-q", "--durations=20"]
-    words += ["--continue-on-collection-errors", "-o", "junit_family=xunit1", f"--junitxml={report}"]
+    words += ["--continue-on-collection-errors", "-p", "gpu_records"]
     if kind == "together" and workers > 1:
         words += ["-n", str(workers)]
     return [*words, *more]
-
-
-def counted(report: Path) -> Iterator[dict[str, Any]]:
-    """One record a test: file, outcome, seconds, and the first line of what went wrong."""
-    if not report.is_file():
-        return
-    for case in ElementTree.parse(report).iter("testcase"):
-        said = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
-        outcome = "passed" if said is None else "skipped" if said.tag == "skipped" else "failed"
-        # a module that cannot be imported has no file of its own in the report
-        name = case.get("file") or f"{case.get('classname') or case.get('name')}".replace(".", "/") + ".py"
-        why = "" if said is None else str(said.get("message") or "").split("\n")[0][:300]
-        found = {"file": name, "test": case.get("name"), "outcome": outcome}
-        yield {**found, "seconds": float(case.get("time") or 0), "why": why}
 
 
 def rows(tests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -80,6 +66,8 @@ def rows(tests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         row = found.setdefault(
             test["file"], {"file": test["file"], **dict.fromkeys(_COUNTED, 0), "seconds": 0.0, "failures": []}
         )
+        if test["outcome"] == gpu_records.BEGUN:
+            continue
         row[test["outcome"]] += 1
         row["seconds"] = round(row["seconds"] + test["seconds"], 2)
         if test["outcome"] == "failed":
@@ -186,21 +174,21 @@ def main() -> int:
     if missing or not (gpus or options.collect):
         parser.error(f"missing: {', '.join(missing) or 'a GPU, nvidia-smi lists none'}")
     kinds = [options.kind] if options.kind else [k for k in _KINDS if k != "several" or len(gpus) > 1]
+    paths = {"PYTHONPATH": python_path(ROOT / "benchmarks")}
     if options.collect:
-        calls = [command(kind, names, 1, Path(os.devnull), options.more) for kind in kinds]
-        runs = [subprocess.run([*call, "--collect-only"], cwd=ROOT, check=False) for call in calls]
+        calls = [[*command(kind, names, 1, options.more), "--collect-only"] for kind in kinds]
+        runs = [subprocess.run(call, cwd=ROOT, env={**os.environ, **paths}, check=False) for call in calls]
         return max(run.returncode for run in runs)
     from sassafras.cuda.environment import environment
 
     begin = time.perf_counter()
     where = {"cpus": os.cpu_count(), **environment()}
     summary: dict[str, Any] = {"built_s": 0.0 if options.no_build else round(prepare(), 1)}
-    tests: list[dict[str, Any]] = []
     lock = threading.Lock()
     if options.resume:
         options.resume.mkdir(parents=True, exist_ok=True)
     with nullcontext(options.resume) if options.resume else tempfile.TemporaryDirectory() as folder:
-        place = {**os.environ, "SASSAFRAS_GPU_RESULTS": str(folder), "PYTHONPATH": python_path()}
+        place = {**os.environ, **paths, "SASSAFRAS_GPU_RESULTS": str(folder)}
         of = {"commit": where["commit"], "gpu": where["gpu"], "gpus": gpus, "names": names}
         progress = Progress(Path(folder), of)
         last = read_result(RESULTS / "gpu-tests.json")["rows"]
@@ -215,7 +203,8 @@ def main() -> int:
                     return
                 started, left = time.perf_counter(), options.limit_s - (time.perf_counter() - begin)
                 workers = options.workers * (len(gpus) if "SASSAFRAS_TEST_GPUS" in own else 1)
-                call = command(kind, those, workers, Path(folder) / f"{index:02}.xml", options.more)
+                call = command(kind, those, workers, options.more)
+                own = {**own, gpu_records.RECORDS: str(Path(folder) / f"{index:02}.jsonl")}
                 try:
                     code = subprocess.run(call, cwd=ROOT, env=place | own, timeout=max(left, 0)).returncode
                 except subprocess.TimeoutExpired:
@@ -232,7 +221,7 @@ def main() -> int:
             here = places(kind, gpus)
             with ThreadPoolExecutor(len(here)) as threads:
                 list(threads.map(run, here, [waiting] * len(here)))
-        tests += [test for path in sorted(Path(folder).glob("*.xml")) for test in counted(path)]
+        tests = gpu_records.read(sorted(Path(folder).glob("*.jsonl")))
         summary["opinfo"] = [
             {key: value for key, value in json.loads(path.read_text()).items() if key != "rows"}
             for path in sorted(Path(folder).glob("opinfo-*.json"))
@@ -242,6 +231,7 @@ def main() -> int:
     summary |= {f"{kind}_s": progress.seconds.get(kind, 0.0) for kind in kinds}
     found = rows(tests)
     summary |= {name: sum(row[name] for row in found) for name in _COUNTED}
+    summary["cut_in"] = [f"{t['file']}::{t['test']}" for t in tests if t["outcome"] == gpu_records.BEGUN]
     green = summary["failed"] == 0 and summary["passed"] > 0 and not any(codes.values())
     summary |= {"green": green, "seconds": progress.whole_s, "exit_codes": codes}
     cut = _CUT in codes.values()
