@@ -23,7 +23,7 @@ from .words import CLEAN
 HORIZON = 64
 #: BAR.SYNC -> next memory operation (no lower case in 6,000 pairs); to a fence no less than the original has
 BARRIER_TO_MEMORY = 6
-#: a product -> WARPGROUP.DEPBAR (115 of 197 pairs have just this, none has less)
+#: a product -> WARPGROUP.DEPBAR (115 of 197 pairs have just this, none has less; an H200 does not wait at 1)
 PRODUCT_TO_WAIT = 3
 #: between two of a queue whose results meet, with no wait (no lower case in thousands of pairs)
 IN_QUEUE = 4
