@@ -8,6 +8,7 @@ import importlib.util
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
@@ -37,6 +38,10 @@ if shutil.which("nvidia-smi") is None:
     os.environ["PYTHONPATH"] = python_path()
     # with AVX-512, oneDNN writes a program for each shape of an FP16 or BF16 product
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
+
+# a shell's background job begins without SIGINT, and hands that on to every process of a test
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # bytecode is kept even where the environment says not to: workers and some 500 commands compile the package
 sys.dont_write_bytecode = False

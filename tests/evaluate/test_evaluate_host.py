@@ -90,7 +90,7 @@ def judge() -> Iterator[HostEvaluator]:
             "not allowed",
         ),
         (
-            "import os\nfor fd in range(3, 64):\n    try:\n        os.write(fd, b'5\\n')\n"
+            "import os\nfor fd in range(3, 1024):\n    try:\n        os.write(fd, b'5\\n')\n"
             "    except OSError:\n        pass\ndef run(x, w, scale):\n    return x @ w * scale\n",
             Verdict.CHEATED,
             "writes into the harness's pipe",
@@ -211,7 +211,7 @@ def test_both_run_on_as_many_processors_and_cannot_ask_for_more(judge: HostEvalu
 
 @needs_fences
 def test_the_shared_memory_cannot_be_cut_off(judge: HostEvaluator) -> None:
-    text = "import os\nfor fd in range(3, 64):\n    try:\n        os.ftruncate(fd, 0)\n"
+    text = "import os\nfor fd in range(3, 1024):\n    try:\n        os.ftruncate(fd, 0)\n"
     text += "    except OSError as error:\n        if error.errno == 1:\n            raise\n"
     process = judge._process(HostSource(text + HONEST))
     try:

@@ -238,7 +238,7 @@ for pid in (TEMPLATE, KEEPER, os.getppid(), 1, -1):
         ("mem", "rb"), ("mem", "r+b"), ("environ", "rb"), ("oom_score_adj", "w"), ("cgroup", "w"))]
     found += [attempt(os.listdir, f"/proc/{pid}/fd"), call(434, pid, 0), call(302, pid, 0, vector, None)]
 own = {int(name) for name in os.listdir("/proc/self/fd")}
-found += [attempt(os.write, fd, b"fork") for fd in range(3, 64) if fd not in own]
+found += [attempt(os.write, fd, b"fork") for fd in range(3, 1024) if fd not in own]
 print(json.dumps(sorted(set(found) - {"EPERM", "EACCES", "ESRCH", "ENOENT", "EBADF", "EINVAL", "ENOSYS"})))
 """
 
