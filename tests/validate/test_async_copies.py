@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -125,3 +127,22 @@ def test_a_copy_stays_behind_loads_that_are_not_predicated_off() -> None:
                 assert not made.in_space(n, m)
                 found += 1
     assert found
+
+
+@pytest.mark.parametrize("made", [product, attention])
+def test_a_copy_keeps_its_distance_to_the_end_of_its_group(made: Callable[[], Code]) -> None:
+    """4 cycles are the least in all compiled code: sooner, the group might not have the copy."""
+    this = made()
+    found = [
+        n for n, i in enumerate(this.code[1:]) if i.base == "LDGDEPBAR" and this.code[n].base == "LDGSTS"
+    ]
+    assert found and all(this.code[n].control.stall == 4 for n in found)
+    kind, spacing = this.space.tables.kind, this.space.tables.spacing
+    for n in found:
+        for stall in (1, 3, 4, 7):
+            words = this.function.words.copy()
+            control = replace(this.code[n].control, stall=stall)
+            words[n, 1] = np.uint64(control.encode(int(words[n, 1])))
+            report = this.validator.check(this.emitter.write(np.arange(len(words), dtype=np.int32), words))
+            assert ("spacing" in {v.kind for v in report.violations}) == (stall < 4) != report.ok, str(report)
+        assert spacing[int(kind[n]), int(kind[n + 1])] == 4

@@ -8,8 +8,9 @@ from enum import StrEnum
 #: the version that approved it; one of another version is validated again before its first use. Version 2:
 #: queue order is a table of pairs. 3: a writer over UIMAD.WIDE's result keeps its distance. 4: LDGSTS stays
 #: behind shuffles that pad it. 5: a writer of its own guard stays behind its readers. 6: what follows a BAR
-#: keeps its distance also in other blocks, and if it is a fence; so does a product's wait
-VALIDATOR_RULES = 6
+#: keeps its distance also in other blocks, and if it is a fence; so does a product's wait. 7: so does
+#: LDGDEPBAR behind LDGSTS
+VALIDATOR_RULES = 7
 
 
 class Verdict(StrEnum):

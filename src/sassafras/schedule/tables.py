@@ -175,8 +175,9 @@ def _csr(count: int, pairs: Iterable[tuple[int, int]]) -> tuple[np.ndarray, np.n
 def _kinds(function: Function, graph: Graph, distances: Distances) -> tuple[np.ndarray, np.ndarray]:
     """Give instructions of the same spacing classes a row of the spacing matrix.
 
-    Rules of the table hold, 6 cycles from BAR to a fence, 3 from a product to its wait; where the original
-    undercuts one, or the table has no pair of memory operations, its smallest gap between the kinds holds.
+    Rules of the table hold, 6 cycles from BAR to a fence, 3 from a product to its wait, 4 from a copy to its
+    group's end; where the original undercuts one, or the table has no pair of memory operations, its smallest
+    gap between the kinds holds.
     """
     code = function.instructions
     names: list[tuple[str, ...]] = []
@@ -194,6 +195,8 @@ def _kinds(function: Function, graph: Graph, distances: Distances) -> tuple[np.n
             cycles = 6 if first[0].startswith("BAR") and "@full" in second else 0
             if "@wgmma" in first and second[0].startswith("WARPGROUP.DEPBAR"):
                 cycles = 3
+            if first[0].startswith("LDGSTS") and second[0] == "LDGDEPBAR":
+                cycles = 4
             if "@memory" in first and "@memory" in second and not found:
                 cycles = 4
             matrix[number[first], number[second]] = max(cycles, *found, 0)
