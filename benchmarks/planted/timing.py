@@ -72,6 +72,7 @@ def timing(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
             yield from times.closer(kind, i, j, list(range(i, j)), need)
     yield from _overwrites(s, rng, times)
     yield from _edges(s, rng, times)
+    yield from _counted(s, rng, times)
     yield from _frozen(s, rng, quota)
 
 
@@ -124,6 +125,23 @@ def _edges(s: Subject, rng: np.random.Generator, times: _Times) -> Iterator[Muta
                         run = [*range(i, end), *range(first, j)]
                         yield from times.closer(kind, i, j, run, need)
                 known |= s.code[j].writes
+
+
+def _counted(s: Subject, rng: np.random.Generator, times: _Times) -> Iterator[Mutant]:
+    """What waits for operations, or closes their group, sooner behind the last one than ptxas ever has it.
+
+    No register shows it: the operation is not counted yet (on an H200 a product's accumulators were then
+    overwritten behind their wait).
+    """
+    behind = {"WARPGROUP.DEPBAR.LE": (("HGMMA", "QGMMA", "IGMMA", "BGMMA"), 3), "LDGDEPBAR": (("LDGSTS",), 4)}
+    for n in shuffled(rng, range(len(s.blocks))):
+        start, end = s.blocks[n]
+        for j in range(start, end):
+            bases, need = behind.get(s.code[j].opcode, ((), 0))
+            i = max((i for i in range(start, j) if s.code[i].base in bases), default=-1)
+            kind = f"{s.code[j].base} too soon for what it counts"
+            if i >= 0 and times.quota.free(kind):
+                yield from times.closer(kind, i, j, list(range(i, j)), need)
 
 
 def _frozen(s: Subject, rng: np.random.Generator, quota: Quota) -> Iterator[Mutant]:

@@ -51,9 +51,20 @@ EVERYWHERE = {
 }  # fmt: skip
 SCALAR = {"raw of a guard", "stall below an address's latency", "stall below the guard's latency",
           "waiter one cycle behind its setter"}  # fmt: skip
-COPIES = {"LDGSTS across LDGDEPBAR", "raw of a carry", "scoreboard that DEPBAR names", "war predicate"}
+COPIES = {
+    "LDGSTS across LDGDEPBAR",
+    "LDGDEPBAR too soon for what it counts",
+    "raw of a carry",
+    "scoreboard that DEPBAR names",
+    "war predicate",
+}
 OPERANDS = {"barrier of operand dropped", "wait for operand dropped"}
-WGMMA = {"HGMMA above WARPGROUP.ARRIVE", "raw of a matrix descriptor", "raw uniform register"}
+WGMMA = {
+    "HGMMA above WARPGROUP.ARRIVE",
+    "WARPGROUP too soon for what it counts",
+    "raw of a matrix descriptor",
+    "raw uniform register",
+}
 #: and the ones that each provides besides
 PROVIDES = {
     "softmax": SCALAR | {"raw of a wide operand's other registers"},
