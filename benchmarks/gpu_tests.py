@@ -66,8 +66,6 @@ def rows(tests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         row = found.setdefault(
             test["file"], {"file": test["file"], **dict.fromkeys(_COUNTED, 0), "seconds": 0.0, "failures": []}
         )
-        if test["outcome"] == gpu_records.BEGUN:
-            continue
         row[test["outcome"]] += 1
         row["seconds"] = round(row["seconds"] + test["seconds"], 2)
         if test["outcome"] == "failed":
@@ -221,7 +219,7 @@ def main() -> int:
             here = places(kind, gpus)
             with ThreadPoolExecutor(len(here)) as threads:
                 list(threads.map(run, here, [waiting] * len(here)))
-        tests = gpu_records.read(sorted(Path(folder).glob("*.jsonl")))
+        tests = gpu_records.read(sorted(Path(folder).glob("[0-9]*.jsonl")))
         summary["opinfo"] = [
             {key: value for key, value in json.loads(path.read_text()).items() if key != "rows"}
             for path in sorted(Path(folder).glob("opinfo-*.json"))
@@ -229,9 +227,10 @@ def main() -> int:
         summary["sums"] = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("sums-*.json"))]
     codes = progress.worst()
     summary |= {f"{kind}_s": progress.seconds.get(kind, 0.0) for kind in kinds}
-    found = rows(tests)
+    begun = [test for test in tests if test["outcome"] == gpu_records.BEGUN]
+    found = rows([test for test in tests if test not in begun])
     summary |= {name: sum(row[name] for row in found) for name in _COUNTED}
-    summary["cut_in"] = [f"{t['file']}::{t['test']}" for t in tests if t["outcome"] == gpu_records.BEGUN]
+    summary["cut_in"] = [f"{test['file']}::{test['test']}" for test in begun]
     green = summary["failed"] == 0 and summary["passed"] > 0 and not any(codes.values())
     summary |= {"green": green, "seconds": progress.whole_s, "exit_codes": codes}
     cut = _CUT in codes.values()

@@ -172,7 +172,7 @@ def test_what_has_ended_is_not_run_again(script: Any, tmp_path: Path, workers: i
             time.sleep(0.05)
         cut.kill()
     assert outcomes(script, records)["test_long"] == "begun", "it says in which test the run was cut"
-    records.write_text(records.read_text() + '{"file": "test_some.py", "te\n')  # cut within a line
+    records.write_text(records.read_text() + '{"file": "test_some.py", "te')  # cut within a line
     (tmp_path / "again").touch()
     assert run(words, tmp_path, SASSAFRAS_GPU_RECORDS=str(records)).returncode == 0
     assert outcomes(script, records) == {
@@ -183,13 +183,18 @@ def test_what_has_ended_is_not_run_again(script: Any, tmp_path: Path, workers: i
     assert sorted((tmp_path / "ran").read_text().split()) == ["long", "long", "right", "wrong"]
 
 
-def test_a_worker_that_crashes_is_a_failed_test(script: Any, tmp_path: Path) -> None:
+def test_a_worker_that_crashes_is_a_failed_test_and_another_goes_on(script: Any, tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(
-        "import os\ndef test_dies(): os._exit(3)\ndef test_right(): pass\n"
+        "import os, time, pytest\n"
+        "@pytest.mark.parametrize('n', range(24))\ndef test_right(n): time.sleep(0.1)\n"
+        "def test_dies(): os._exit(3)\n"
+        "def test_last(): pass\n"
     )
     records = tmp_path / "00.jsonl"
     words = script.command("together", [], 2, ["-m", "", "-o", "addopts="])
-    assert run(words, tmp_path, SASSAFRAS_GPU_RECORDS=str(records)).returncode == 1
-    assert outcomes(script, records) == {"test_dies": "failed", "test_right": "passed"}
+    done = run(words, tmp_path, SASSAFRAS_GPU_RECORDS=str(records))
+    assert done.returncode == 1 and "Different tests were collected" not in done.stdout, done.stdout
+    found = outcomes(script, records)
+    assert len(found) == 26 and [name for name in found if found[name] != "passed"] == ["test_dies"]
     (failed,) = (each for each in script.gpu_records.read([records]) if each["outcome"] == "failed")
     assert "crashed" in failed["why"]
