@@ -55,7 +55,7 @@ def command(kind: str, names: Sequence[str], workers: int, more: Sequence[str]) 
     words = [sys.executable, "-m", "pytest", *names, "-m", _KINDS[kind], "-q", "--durations=20"]
     words += ["--continue-on-collection-errors", "-p", "gpu_records"]
     if kind == "together" and workers > 1:
-        words += ["-n", str(workers)]
+        words += ["-n", str(workers), "--dist", "worksteal"]  # some tests take a second, some two minutes
     return [*words, *more]
 
 
@@ -203,6 +203,8 @@ def main() -> int:
                 workers = options.workers * (len(gpus) if "SASSAFRAS_TEST_GPUS" in own else 1)
                 call = command(kind, those, workers, options.more)
                 own = {**own, gpu_records.RECORDS: str(Path(folder) / f"{index:02}.jsonl")}
+                if kind == "together":  # Inductor's pool of each process has its share of the cores
+                    own["TORCHINDUCTOR_COMPILE_THREADS"] = str(max((os.cpu_count() or 1) // workers, 2))
                 try:
                     code = subprocess.run(call, cwd=ROOT, env=place | own, timeout=max(left, 0)).returncode
                 except subprocess.TimeoutExpired:
