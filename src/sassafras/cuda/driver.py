@@ -31,6 +31,8 @@ NOT_READY = 600
 _RESOURCES = frozenset({2, 701, 720, 917})
 _REFUSED = frozenset({200, 218, 222, 300, 301, 302, 303, 500})
 _FOREIGN = frozenset({209, 801})
+#: part of the GPU's memory that a kernel may have for its stacks: others of the machine need the rest
+_LOCAL_SHARE = 0.25
 
 
 class CudaError(DeviceError):
@@ -122,6 +124,10 @@ class Gpu:
         )
         self.multiprocessors = ask(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         self.l2_bytes = ask(attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)
+        self.bytes = int(call(self.driver.cuDeviceTotalMem, device))
+        self.threads = self.multiprocessors * ask(
+            attribute.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR
+        )
         self.stream = call(self.driver.cuStreamCreate, int(self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
     # -- code ---------------------------------------------------------------------------------------------
@@ -129,11 +135,17 @@ class Gpu:
     def load(
         self, cubin: bytes, name: str, shared_bytes: int = 0, cluster: Sequence[int] = (1, 1, 1)
     ) -> KernelFunction:
-        """Load a cubin from memory and look its entry up. Raises CudaError."""
+        """Load a cubin from memory and look its entry up.
+
+        Raises:
+            CudaError: the driver refuses it.
+            DeviceError: its stack takes too much of the GPU's memory (verdict out_of_resources).
+        """
         module = call(self.driver.cuModuleLoadData, cubin)
         try:
             handle = call(self.driver.cuModuleGetFunction, module, name.encode())
             attribute = self.driver.CUfunction_attribute
+            self._check_stack(name, handle)
             if shared_bytes > 48 * 1024:
                 call(
                     self.driver.cuFuncSetAttribute,
@@ -163,6 +175,18 @@ class Gpu:
     def unload(self, function: KernelFunction) -> None:
         """Unload the function's module."""
         call(self.driver.cuModuleUnload, function.module)
+
+    def _check_stack(self, name: str, handle: Any) -> None:
+        """A launch takes it for all threads that fit, and CUDA keeps that as long as the process lives."""
+        local = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
+        stack = int(call(self.driver.cuFuncGetAttribute, local, handle))
+        if (needed := stack * self.threads) > _LOCAL_SHARE * self.bytes:
+            raise DeviceError(
+                f"{name} has a stack of {stack:,} bytes a thread: {needed / 2**30:.0f} GiB of {self.name}'s "
+                f"{self.bytes / 2**30:.0f} GiB, and {_LOCAL_SHARE * self.bytes / 2**30:.0f} GiB are allowed",
+                hint="keep large arrays in shared or global memory",
+                verdict=Verdict.OUT_OF_RESOURCES,
+            )
 
     def _parameter_sizes(self, handle: Any) -> tuple[int, ...] | None:
         info = getattr(self.driver, "cuFuncGetParamInfo", None)  # since CUDA 12.4
