@@ -5,7 +5,8 @@
 
 `benchmarks/tables.toml` lists the tables; those whose result file is missing are left out.
 `benchmarks/seeds.md` is docs/seeds.md with a format field for each figure, ``{file[path][of][keys]}``;
-``{file[where]}`` is GPU and date. `benchmarks/quotes.toml` has by page the words in which such fields stand.
+``{file[where]}`` is GPU and date, ``[rows][key=value/key=value]`` the row that has these.
+`benchmarks/quotes.toml` has by page the words in which such fields stand.
 """
 
 from __future__ import annotations
@@ -36,6 +37,18 @@ _FIELD = re.compile(r"\{[^{}]+\}")
 Row = dict[str, Any]
 
 
+class Rows(list[Row]):
+    """Rows of a result by what they hold: a place would name another row of the next result."""
+
+    def __getitem__(self, which: Any) -> Any:
+        """The row of ``key=value/key=value``; `LookupError` unless there is one."""
+        wanted = set(str(which).split("/"))
+        found = [row for row in self if wanted <= {f"{key}={value}" for key, value in row.items()}]
+        if len(found) != 1:
+            raise LookupError(f"{len(found)} rows have {which}")
+        return found[0]
+
+
 class QuoteError(ValueError):
     """A quote names no value, or does not stand exactly once on its page."""
 
@@ -44,7 +57,7 @@ class QuoteError(ValueError):
 def result(name: str) -> Row:
     """A file of benchmarks/results/ by its name without ``.json``."""
     data: Row = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
-    return data
+    return {**data, "rows": Rows(data["rows"])} if "rows" in data else data
 
 
 # -- tables -------------------------------------------------------------------------------------------------

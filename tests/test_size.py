@@ -24,7 +24,7 @@ HAND_FORMATTED = 40
 #: lines of Python in gemm/
 GEMM_LINES = 17_537
 #: lines of benchmarks: scripts, kernels, quotes
-BENCHMARK_LINES = 24_220
+BENCHMARK_LINES = 24_233
 #: bytes of the wheel, without its archive's own
 WHEEL_BYTES = 3_500_000
 
