@@ -322,18 +322,18 @@ def names_of(graph: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("masked", "batch"), [(False, 3), (True, 9)])
 @pytest.mark.parametrize("kind", [Attention, Repeating])
 def test_attention_is_a_link_of_the_chain(
-    early: Planner, library: Path, graphs: list[Any], kind: Any, masked: bool, dtype: Any
+    early: Planner, library: Path, graphs: list[Any], kind: Any, masked: bool, batch: int, dtype: Any
 ) -> None:
     """o's weights are read while attention runs: they were written before the products ahead of it."""
     from torch._inductor.utils import run_and_get_code
 
     torch.manual_seed(1)
-    made = kind().to(dtype).requires_grad_(False)
-    x, last = half(3, 1, 64, dtype=dtype), torch.tensor([5])
-    mask = (torch.arange(24) <= 5).expand(3, 1, 1, 24) if masked else None
+    made = kind(batch).to(dtype).requires_grad_(False)
+    x, last = half(batch, 1, 64, dtype=dtype), torch.tensor([5])
+    mask = (torch.arange(24) <= 5).expand(batch, 1, 1, 24) if masked else None
     caches = made.keys.clone(), made.values.clone()
     wanted = made.double()(x.double(), last, mask)
     made.to(dtype)
@@ -346,9 +346,9 @@ def test_attention_is_a_link_of_the_chain(
     assert names[-2:] == ["attention", "layer"] and names.count("attention") == 1
     (call,) = [n for n in graphs[-1] if n.target is ours.default]
     assert [call.args[i].meta["val"].shape for i in (0, 1, 2)] == [
-        (3, 4, 1, 64),
-        (3, 2, 24, 64),
-        (3, 2, 24, 64),
+        (batch, 4, 1, 64),
+        (batch, 2, 24, 64),
+        (batch, 2, 24, 64),
     ]
     (o,) = [n for n in graphs[-1] if n.target is torch.ops.sassafras.layer.default and n.args[4] is not None]
     assert o.args[8], "its weights are read early"
@@ -356,7 +356,7 @@ def test_attention_is_a_link_of_the_chain(
     assert len(re.findall(r"sassafras\.attention\.into\(", code)) == 1
     assert launches(library) == before + 2, "attention and what follows it; the others are torch's here"
     (listed,) = [r for r in room.status()["rows"] if r["what"] == "attention"]
-    assert (listed["shape"], listed["kernel"].endswith("m")) == ("3x4x24", masked)
+    assert (listed["shape"], listed["kernel"].endswith("m")) == (f"{batch}x4x24", masked)
     kept = made.keys
     assert close(compiled(x, last, mask), wanted) and made.keys is kept, "the cache is written where it lies"
 

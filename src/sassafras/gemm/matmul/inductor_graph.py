@@ -288,7 +288,7 @@ def _constant(call: LayerCall) -> bool:
 def _overlaps(node: Any) -> bool:
     """Whether reading weights early pays behind what computes a product's rows: few, or by a launch of ours,
     now or later. Behind others, copies of weights ahead of those of 16 to 64 rows cost 2 to 4 % (an H200)."""
-    root, rows = _behind_reshapes(node), node.meta["val"].shape[:-1].numel()
+    root, rows = _source(node), node.meta["val"].shape[:-1].numel()  # heads are merged behind attention
     ours = getattr(root.target, "namespace", "") == "sassafras" or rms_norm(root) is not None
     return rows <= COLUMNS or ours or attention_patterns.served(root) is not None
 
