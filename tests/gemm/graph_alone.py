@@ -19,6 +19,14 @@ def backend(graph: Any, inputs: Any) -> Any:
 
 def _passed(graph: Any, inputs: Any, is_inference: bool = False, **others: Any) -> Any:
     from functorch.compile import make_boxed_func
+
+    rewrite(graph, inputs, is_inference)
+    graph.recompile()
+    return make_boxed_func(graph.forward)
+
+
+def rewrite(graph: Any, inputs: Any, is_inference: bool) -> None:
+    """Let the passes change a graph, and no more."""
     from torch._inductor.compile_fx import fake_tensor_prop
     from torch._inductor.fx_passes.post_grad import post_grad_passes, view_to_reshape
     from torch._inductor.virtualized import V
@@ -28,5 +36,3 @@ def _passed(graph: Any, inputs: Any, is_inference: bool = False, **others: Any) 
         mode = fake_tensor_prop(graph, inputs)
     with V.set_fake_mode(mode):
         post_grad_passes(graph, is_inference)
-    graph.recompile()
-    return make_boxed_func(graph.forward)
