@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 import torch
@@ -16,7 +17,8 @@ class Dims:
     """A model's dimensions; `vocabulary` 0: there is no such product. `plain`: biases, LayerNorm and GELU
     instead of RMSNorm and SwiGLU. `vision`: attention sees all tokens, and nothing is turned. `apart`:
     queries, keys, values, gate and up are layers of their own, as transformers has them, instead of two.
-    `static`: rows of a cache that is longer than what is in it; a mask says which count."""
+    `static`: rows of a cache that is longer than what is in it; a mask says which count. `head_norms`: each
+    head of queries and keys has an RMS norm."""
 
     hidden: int
     heads: int
@@ -29,6 +31,7 @@ class Dims:
     vision: bool = False
     apart: bool = False
     static: int = 0
+    head_norms: bool = False
 
     @property
     def layer_elements(self) -> int:
@@ -41,6 +44,7 @@ MODELS = {
     "llama-3.2-1b": Dims(2048, 32, 8, 64, 8192, 128256),
     "llama-3-8b": Dims(4096, 32, 8, 128, 14336, 128256),
     "qwen2.5-7b": Dims(3584, 28, 4, 128, 18944, 152064, qkv_bias=True),
+    "qwen3-8b": Dims(4096, 32, 8, 128, 12288, 151936, head_norms=True),
     "starcoder2-7b": Dims(4608, 36, 4, 128, 18432, 49152, qkv_bias=True, plain=True),
     "vit-l": Dims(1024, 16, 16, 64, 4096, qkv_bias=True, plain=True, vision=True),
 }
@@ -68,6 +72,8 @@ class Layer(nn.Module):
         norm = nn.LayerNorm if dims.plain else nn.RMSNorm
         self.dims, self.context = dims, context
         self.first, self.second = norm(dims.hidden, eps=1e-5), norm(dims.hidden, eps=1e-5)
+        kind = partial(norm, dims.head, eps=1e-6) if dims.head_norms else nn.Identity
+        self.q_norm, self.k_norm = kind(), kind()
         queries, keys = dims.heads * dims.head, dims.kv_heads * dims.head
         widths = [queries, keys, keys] if dims.apart else [queries + 2 * keys]
         self.qkv = nn.ModuleList(nn.Linear(dims.hidden, n, bias=dims.qkv_bias) for n in widths)
@@ -88,6 +94,7 @@ class Layer(nn.Module):
         heads, normed = [dims.heads, dims.kv_heads, dims.kv_heads], self.first(x)
         found = [layer(normed).view(batch, tokens, -1, dims.head) for layer in self.qkv]
         q, k, v = found if dims.apart else found[0].split(heads, dim=2)
+        q, k = self.q_norm(q), self.k_norm(k)
         if not dims.vision:
             q, k = turned(q, cos, sin), turned(k, cos, sin)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)

@@ -159,11 +159,15 @@ void attend(const uint16_t *q, const uint16_t *k, const uint16_t *v, const uint1
             for (long j = 0; j < size; ++j) store(c + (b * heads + h) * size + j, total ? sums[(size_t)j] / total : 0, bf16);
         }
 }
-// A head's halves turned by angles, or as they are without.
-void turn(const uint16_t *x, const uint16_t *cosines, const uint16_t *sines, uint16_t *to, long size, bool bf16) {
+// A head's halves turned by angles, or as they are without; with `norm` the head is normalised first.
+void turn(const uint16_t *x, const uint16_t *cosines, const uint16_t *sines, uint16_t *to, long size, bool bf16, const uint16_t *norm = nullptr,
+          float eps = 0) {
+    float squares = 0;
+    for (long j = 0; j < size; ++j) squares += load(x + j, bf16) * load(x + j, bf16);
+    const auto at = [&](long j) { return load(x + j, bf16) * (norm ? load(norm + j, bf16) / std::sqrt(squares / (float)size + eps) : 1); };
     for (long j = 0; j < size; ++j) {
         const long other = (j + size / 2) % size;
-        const float value = load(x + j, bf16), across = load(x + other, bf16) * (j < size / 2 ? -1 : 1);
+        const float value = at(j), across = at(other) * (j < size / 2 ? -1 : 1);
         store(to + j, cosines ? value * load(cosines + j, bf16) + across * load(sines + j, bf16) : value, bf16);
     }
 }
@@ -321,15 +325,16 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
         const long heads = scalar("heads", 0), groups = scalar("groups", 0), rows = scalar("rows", 0);
         const long size = std::strtol(name.c_str() + name.find("_d") + 2, nullptr, 10);
         long row = (long)*value<const long long *>(params, index("at"));
+        const float eps = value<float>(params, index("eps"));
         if (row < -rows || row >= rows || (long)config->grid[0] * config->block[0] * 16 < (heads + 2 * groups) * size) return INVALID;
         row += row < 0 ? rows : 0;
         for (long b = 0; b < (long)config->grid[1]; ++b) {
             const uint16_t *const cosines = at("cos") + b * step("cos_batch"), *const sines = at("sin") + b * step("sin_batch");
             for (long h = 0; h < heads; ++h)
-                turn(at("q") + b * step("q_batch") + h * step("q_head"), cosines, sines, at("c") + (b * heads + h) * size, size, d.bf16);
+                turn(at("q") + b * step("q_batch") + h * step("q_head"), cosines, sines, at("c") + (b * heads + h) * size, size, d.bf16, at("q_norm"), eps);
             for (long h = 0; h < groups; ++h) {
                 turn(at("k") + b * step("k_batch") + h * step("k_head"), cosines, sines,
-                     at("keys") + b * step("keys_batch") + h * step("keys_head") + row * step("keys_row"), size, d.bf16);
+                     at("keys") + b * step("keys_batch") + h * step("keys_head") + row * step("keys_row"), size, d.bf16, at("k_norm"), eps);
                 turn(at("v") + b * step("v_batch") + h * step("v_head"), nullptr, nullptr,
                      at("values") + b * step("values_batch") + h * step("values_head") + row * step("values_row"), size, d.bf16);
             }

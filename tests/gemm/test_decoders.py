@@ -38,6 +38,7 @@ MANY = "turned attention mm layer mm"
         ("llama-3-8b-apart", 4, f"joined {FEW} joined {FEW}"),
         ("llama-3-8b-apart", 33, f"mm mm mm {SOME} rms_norm joined {SOME}".format("joined", "joined")),
         ("qwen2.5-7b", 16, f"fused {SOME} rms_norm layer {SOME}".format("layer", "layer")),
+        ("qwen3-8b", 1, f"layer {FEW} layer {FEW}"),
         ("qwen2.5-7b", 128, f"fused {MANY} fused {MANY}"),
     ],
 )

@@ -24,7 +24,7 @@ INSTANCES = turned.INSTANCES
 #: what stands in the text; what it does where this fault is asked for; what is then found
 FAULTS = (
     ("wait_for_predecessors();", "if (emulator::spoilt != 1) wait_for_predecessors();", "does not wait"),
-    ("if (line >= p", "if (emulator::spoilt != 2 && line >= p", "outside"),
+    ("live = line <", "live = emulator::spoilt == 2 || line <", "outside"),
     ("far(batch, p.cos_batch)", "far(batch, emulator::spoilt == 3 ? 0 : p.cos_batch)", "wrong"),
     ("given < 0 ?", "emulator::spoilt != 4 && given < 0 ?", "trap"),
     ("at >= p.rows", "at >= p.rows + (emulator::spoilt == 5)", "store"),
@@ -38,7 +38,17 @@ FAULTS = (
     ("cosines + half * HALF", "cosines + half * (emulator::spoilt != 13) * HALF", "wrong"),
     ("far((int)at, row)", "far((int)at, emulator::spoilt == 14 && of_q ? p.keys_row : row)", "store"),
     ("p.heads + head, D)", "p.heads + head, D + 8 * (emulator::spoilt == 15))", "store"),
+    ("(of_q ? p.q_norm", "(of_q || emulator::spoilt == 16 ? p.q_norm", "keys"),
+    ("if (!live)", "if (!live && emulator::spoilt != 17)", "store"),
+    ("if (norms) normalise", "if (norms && emulator::spoilt != 18) normalise", "wrong"),
+    ("weights + half * HALF", "weights + half * HALF * (emulator::spoilt != 19)", "wrong"),
+    ("apart = UNITS / 2", "apart = UNITS >> (1 + (emulator::spoilt == 20))", "wrong"),
+    ("(1.0f / D) + eps", "(1.0f / D) + eps * (emulator::spoilt != 21)", "wrong"),
 )  # fmt: skip
+
+
+#: operands that are files
+FILES = ("q", "k", "v", "cos", "sin", "at", "q_norm", "k_norm", "out")
 
 
 def build(shared: Path) -> Path:
@@ -74,13 +84,14 @@ class Case:
     Args:
         gaps: the most that lie between lines.
         apart: a sequence has a cos and a sin of its own.
+        eps: of the norms of queries and keys; None: they have none.
     """
 
     def __init__(
         self, instance: TurnedInstance, batch: int, heads: int, groups: int, rows: int, at: int, *,
-        seed: int = 0, gaps: int = 2, apart: bool = True,
+        seed: int = 0, gaps: int = 2, apart: bool = True, eps: float | None = None,
     ) -> None:  # fmt: skip
-        self.instance, self.sizes, self.at = instance, (batch, heads, groups, rows), at
+        self.instance, self.sizes, self.at, self.eps = instance, (batch, heads, groups, rows), at, eps
         rng, head, dtype = np.random.default_rng(seed), instance.head, instance.dtype
         self.arrays, given, strides = {"at": np.array([at])}, {}, {}
         for name, lines in (("q", (heads,)), ("k", (groups,)), ("v", (groups,)), ("cos", ()), ("sin", ())):
@@ -102,11 +113,18 @@ class Case:
             self.written[name] = self.begins[name] + (index if name == "c" else index[:, :, at % rows])
         self.arrays["out"] = rng.integers(1 << 16, size=end + 8).astype(np.uint16)
         cos, sin = (given[name][:, None] for name in ("cos", "sin"))
+        for name in ("q", "k") if eps is not None else ():
+            self.arrays[f"{name}_norm"] = bits = rounded(rng.standard_normal(head), dtype)
+            root = np.sqrt((given[name] ** 2).mean(-1, keepdims=True) + eps)
+            given[name] = given[name] / root * values(bits, dtype)
 
-        def turn(x: np.ndarray) -> np.ndarray:
-            return x * cos + np.concatenate([-x[..., head // 2 :], x[..., : head // 2]], -1) * sin
+        def turn(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            parts = x * cos, np.concatenate([-x[..., head // 2 :], x[..., : head // 2]], -1) * sin
+            return parts[0] + parts[1], np.abs(parts[0]) + np.abs(parts[1])
 
-        self.wanted = {"keys": turn(given["k"]), "values": given["v"], "c": turn(given["q"])}
+        self.wanted, self.parts = {"values": given["v"]}, {}
+        for name, x in (("keys", given["k"]), ("c", given["q"])):
+            self.wanted[name], self.parts[name] = turn(x)
         self.strides = Strides(**{name: strides[name] for name in Strides._fields})
 
     def wrong(self, program: Path, folder: Path) -> str:
@@ -118,9 +136,11 @@ class Case:
             array.tofile(folder / name)
         words: list[Any] = [INSTANCES.index(instance), *plan.grid[:2], plan.threads, plan.shared_bytes]
         words += [self.begins[name] for name in ("keys", "values", "c")]
-        words += ["q", "k", "v", "cos", "sin", "at", "out"]
+        words += [name if name in self.arrays else "-" for name in FILES]
+        eps = int(np.float32(self.eps or 0).view(np.uint32))
         for name, kind in instance.parameters:
-            words += [name] if kind.startswith("*") else ["int", plan.scalars[name]]
+            scalar = ("float", eps) if kind == "f32" else ("int", plan.scalars.get(name))
+            words += [name] if kind.startswith("*") else scalar
         (folder / "job").write_text(" ".join(map(str, words)))
         done = subprocess.run(
             [str(program), "job"], cwd=folder, capture_output=True, text=True, timeout=120, check=False
@@ -141,9 +161,10 @@ class Case:
         for name, index in self.written.items():
             if name == "values":
                 bad = found[index] != self.wanted[name]
-            else:  # both products are exact in FP32: their sum is rounded to it, then to the type
+            else:  # both products are exact in FP32, norms nearly: their sum is rounded, then to the type
                 unit = 2.0**-8 if instance.dtype == "bf16" else 2.0**-11
                 allowed = np.abs(self.wanted[name]) * (unit + 1e-6) + 2.0**-25 * (instance.dtype == "fp16")
+                allowed += self.parts[name] * 2.0**-20 * (self.eps is not None)
                 bad = ~(np.abs(values(found[index], instance.dtype) - self.wanted[name]) <= allowed)
             if bad.any():
                 return f"{name}: {bad.sum()} of {bad.size} wrong"
@@ -167,8 +188,9 @@ def test_every_instance_is_right_at_boundaries(
         (1, 2, 2, 7, -1), (1, 32, 8, 3, 1), (2, 5, full, 2, 0),
     )  # fmt: skip
     for turn, sizes in enumerate(turns):
-        case = Case(instance, *sizes, seed=turn, gaps=turn % 3, apart=turn % 2 == 0)
-        assert case.wrong(program, tmp_path) == "", f"{instance.name}, {sizes}"
+        for eps in (None, 1e-6, 0.5):
+            case = Case(instance, *sizes, seed=turn, gaps=turn % 3, apart=turn % 2 == 0, eps=eps)
+            assert case.wrong(program, tmp_path) == "", f"{instance.name}, {sizes}, {eps}"
 
 
 @needs_compiler
@@ -178,7 +200,8 @@ def test_random_launches_are_right(program: Path, tmp_path: Path) -> None:
         instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
         batch, heads, groups, rows = (int(rng.integers(1, most)) for most in (5, 40, 9, 30))
         at, gaps, apart = int(rng.integers(-rows, rows)), int(rng.integers(4)), bool(rng.integers(2))
-        case = Case(instance, batch, heads, groups, rows, at, seed=turn, gaps=gaps, apart=apart)
+        eps = [None, 1e-5][int(rng.integers(2))]
+        case = Case(instance, batch, heads, groups, rows, at, seed=turn, gaps=gaps, apart=apart, eps=eps)
         found = case.wrong(program, tmp_path)
         assert found == "", f"{instance.name}, {case.sizes}, {at}, {gaps}, {apart}, {turn}"
 
@@ -199,7 +222,8 @@ def test_a_row_outside_of_the_cache_traps(program: Path, tmp_path: Path) -> None
 def test_a_spoilt_kernel_is_found(
     program: Path, tmp_path: Path, fault: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases = [Case(INSTANCES[0], 2, 3, 2, 7, at) for at in (2, -1, 7, -8, (1 << 32) + 1)]
+    eps = 0.5 if fault > 15 else None
+    cases = [Case(INSTANCES[0], 2, 3, 2, 7, at, eps=eps) for at in (2, -1, 7, -8, (1 << 32) + 1)]
     assert [case.wrong(program, tmp_path) for case in cases] == ["", "", *["trap"] * 3]
     monkeypatch.setenv("SPOILT", str(fault))
     wanted, right = FAULTS[fault - 1][2], ["", "", *["trap"] * 3]
@@ -215,14 +239,14 @@ def test_sass(instance: TurnedInstance, shared: Path) -> None:
     loads = [number for number, op in enumerate(opcodes) if op.startswith("LD") and op[:3] != "LDC"]
     wait = opcodes.index("ACQBULK")
     assert opcodes.index("PREEXIT") < wait < min(loads[0], opcodes.index("EXIT"))
-    assert [opcodes[number] for number in loads] == ["LDG.E.64", *["LDG.E.128"] * 6], "the row, then operands"
+    assert [opcodes[number] for number in loads] == ["LDG.E.64", *["LDG.E.128"] * 8], "the row, then operands"
     stores = [number for number, op in enumerate(opcodes) if op.startswith("ST")]
     assert [opcodes[number] for number in stores] == ["STG.E.128"] * 2, "and no spills"
     assert loads[-1] < opcodes.index("BPT.TRAP") < stores[0]
     assert not [op for op in opcodes if op.startswith(("ATOM", "RED", "MEMBAR", "BAR"))]
     accepted(program, instance.name)
     sizes = parameter_sizes(program.cubin.entries[instance.name])
-    assert sizes == [4 if kind == "i32" else 8 for _, kind in instance.parameters]
+    assert sizes == [4 if kind in ("i32", "f32") else 8 for _, kind in instance.parameters]
 
 
 def test_what_they_cannot_run() -> None:
@@ -256,7 +280,7 @@ def test_chosen() -> None:
     assert not any(launch.scalars[name] for name in Strides._fields), "given at each launch"
     assert set(launch.scalars) == {name for name, kind in instance.parameters if kind[0] == "i"}
     assert [launch.scalars[name] for name in ("heads", "groups", "rows")] == [32, 8, 512]
-    assert instance.parameters[8] == ("at", "*i64") and "long long *at" in instance.source
+    assert instance.parameters[10] == ("at", "*i64") and "long long *at" in instance.source
     small = turned.chosen("fp16", 64, 32, 8, 64, 1)
     assert small is not None and small[0].name == "turned_d64" and small[1].grid == (2, 64, 1)
     assert (

@@ -21,7 +21,7 @@ from sassafras.gemm.matmul.turned_problem import TurnedCall, read_turned  # noqa
 
 from . import graph_alone, stand_in  # noqa: E402
 from .test_launchers import apart  # noqa: E402
-from .test_layer import graphs  # noqa: E402
+from .test_layer import Spelled, graphs  # noqa: E402
 from .test_matmul_fused import Install, cache, close, engine, half, install, launches, library  # noqa: E402
 from .test_rows import early  # noqa: E402
 
@@ -44,22 +44,28 @@ def angled(*shape: int, dtype: Any = torch.float16) -> list[Any]:
 
 def operands(
     batch: int = 3, heads: int = 4, groups: int = 2, rows: int = 24, head: int = 64, *,
-    dtype: Any = torch.float16, angles: int = 1, at: int = 5,
+    dtype: Any = torch.float16, angles: int = 1, at: int = 5, eps: float = 0.0,
 ) -> TurnedCall:  # fmt: skip
     """q, k and v as parts of one product's rows, caches as parts of longer ones."""
     lines = half(batch, 1, (heads + 2 * groups) * head, dtype=dtype)
     parts = lines.view(batch, 1, -1, head).transpose(1, 2).split([heads, groups, groups], 1)
     cos, sin = angled(angles, head, dtype=dtype)
     caches = (half(batch, groups, rows + 3, head, seed=seed, dtype=dtype) for seed in (1, 2))
-    return TurnedCall(*parts, cos, sin, *(c[:, :, :rows] for c in caches), torch.tensor([at]))
+    norms = [half(head, seed=seed, dtype=dtype) for seed in (4, 5)] if eps else [None, None]
+    return TurnedCall(*parts, cos, sin, *(c[:, :, :rows] for c in caches), torch.tensor([at]), *norms, eps)
 
 
 def exact(call: TurnedCall) -> tuple[Any, Any, Any]:
     """In FP64: the result and the caches."""
-    at, call = call.at, TurnedCall(*(t.double() for t in call))
+    at, eps = call.at, call.eps
+    call = TurnedCall(*(t if t is None else t.double() for t in call[:-1]))
     angles = call.cos[:, None, None], call.sin[:, None, None]
-    keys = call.keys.index_copy(2, at, turned(call.k, *angles))
-    return turned(call.q, *angles), keys, call.values.index_copy(2, at, call.v)
+
+    def of(x: Any, norm: Any) -> Any:
+        return turned(x if norm is None else nn.functional.rms_norm(x, norm.shape, norm, eps), *angles)
+
+    keys = call.keys.index_copy(2, at, of(call.k, call.k_norm))
+    return of(call.q, call.q_norm), keys, call.values.index_copy(2, at, call.v)
 
 
 def right(found: Any, call: TurnedCall, wanted: tuple[Any, Any, Any]) -> bool:
@@ -75,6 +81,8 @@ def test_it_turns_and_writes(install: Install, library: Path, kind: str, dtype: 
         {"angles": 3},
         {"batch": 1, "heads": 7, "groups": 1, "head": 128},
         {"rows": 1, "at": 0},
+        {"eps": 1e-6},
+        {"batch": 2, "heads": 6, "groups": 3, "head": 128, "eps": 0.5},
     ):
         for turn in range(2):  # the first has no plan yet
             call = operands(**sizes, dtype=dtype)
@@ -102,23 +110,25 @@ def test_what_no_kernel_takes_is_torchs(install: Install, library: Path) -> None
         call._replace(q=call.q.transpose(1, 2)),
         call._replace(keys=call.keys[:1].expand(3, 2, 24, 64)),
         call._replace(values=call.values.as_strided(call.values.shape, (64, 64, 256, 1))),
+        call._replace(q_norm=half(64)),
+        call._replace(q_norm=half(64), k_norm=half(32)),
+        call._replace(q_norm=half(64), k_norm=half(128)[::2]),
+        call._replace(q_norm=half(64).float(), k_norm=half(64)),
     ):
         assert read_turned(other, None, "cpu") is None
-        assert (
-            room._engine is not None
-            and room._engine.launcher.turned(*other, torch.empty(3, 4, 1, 64).half()) is None
-        )
+        assert room._engine is not None
+        assert room._engine.launcher.turned(*other[:-1], torch.empty(3, 4, 1, 64).half(), 0.0) is None
     assert read_turned(call, None, "cpu") is not None
     for other in (
-        TurnedCall(*(t.double() if t.is_floating_point() else t for t in call)),
+        TurnedCall(*(t.double() if t.is_floating_point() else t for t in call[:8])),
         operands(head=32),
         operands(batch=configs.MOST_BATCH + 1),
     ):
         wanted, before = exact(other), launches(library)
         assert right(ours(*other), other, wanted) and launches(library) == before
     with sassafras.batch_invariant():
-        for at in (5, -19):
-            call = operands(at=at)
+        for at, eps in ((5, 0.0), (-19, 0.0), (5, 1e-3)):
+            call = operands(at=at, eps=eps)
             before, wanted = launches(library), exact(call._replace(at=torch.tensor([5])))
             assert right(ours(*call), call, wanted) and launches(library) == before
 
@@ -153,13 +163,14 @@ def test_it_is_read_alike_and_writes_apart(install: Install) -> None:
         )
         cos, sin = (part(draw.choice((1, batch)), head) for _ in range(2))
         keys, values = (part(batch, groups, rows, head) for _ in range(2))
-        call = TurnedCall(q, k, v, cos, sin, keys, values, torch.tensor([0]))
-        results = [launcher.turned(*call, out) for launcher in (compiled, plain)]
+        norms = [part(head) if draw.random() < 0.5 else None] * 2
+        call = TurnedCall(q, k, v, cos, sin, keys, values, torch.tensor([0]), *norms)
+        results = [launcher.turned(*call[:-1], out, 1e-6) for launcher in (compiled, plain)]
         assert results[0] == results[1] or None not in results, (call, results)
         assert (results[0] is None) == (read_turned(call, out, "cpu") is None)
         served = results[0] is not None
         counts["served" if served else "refused"] += 1
-        others = [*call[:7], out]
+        others = [*call[:7], out, *(norm for norm in norms[:1] if norm is not None)]
         for n, written in ((5, keys), (6, values), (7, out)):
             rest = [t for i, t in enumerate(others) if i != n]
             assert not served or apart(written, rest)
@@ -215,6 +226,26 @@ class Layers(nn.Sequential):
         for layer in self:
             x = layer(x, *given)
         return x
+
+
+class Normed(Rotary):
+    """Each head is normalised first; `other`: k's eps is another."""
+
+    def __init__(self, late: bool = False, spelled: bool = False, other: bool = False) -> None:
+        super().__init__(late=late)
+        self.q_norm, self.k_norm = (
+            Spelled(64) if spelled else nn.RMSNorm(64, eps=eps) for eps in (1e-5, 1e-3 if other else 1e-5)
+        )
+
+    def forward(self, x: Any, last: Any, cos: Any, sin: Any) -> Any:
+        q, k, v = self.qkv(x).view(len(x), 1, -1, self.head).split(self.sizes, 2)
+        q, k = self.q_norm(q), self.k_norm(k)
+        if self.late:
+            q, k = turned(q, cos, sin), turned(k, cos, sin)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        if not self.late:
+            q, k = turned(q, cos, sin), turned(k, cos, sin)
+        return x + self.o(self.attend(q, k, v, last).transpose(1, 2).reshape(len(x), 1, -1))
 
 
 class Reads(Rotary):
@@ -336,6 +367,24 @@ def test_compiled_models_turn_in_one_launch(
     assert "index_put" not in code.partition("def call")[2] and made.keys is kept
     (listed, *_) = [r for r in room.status()["rows"] if r["what"] == "turned"]
     assert listed["shape"] == "3x4x24"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("late", "spelled", "other"),
+    [(False, False, False), (True, False, False), (False, True, False), (False, False, True)],
+)
+def test_norms_of_heads_are_taken_in(
+    early: Planner, library: Path, graphs: list[Any], late: bool, spelled: bool, other: bool, dtype: Any
+) -> None:
+    """Where both have one eps."""
+    torch.manual_seed(1)
+    given = half(3, 1, 64, dtype=dtype), torch.tensor([5]), *angled(1, 1, 64, dtype=dtype)
+    made, before = Normed(late, spelled, other).to(dtype), launches(library)
+    for norm in (made.q_norm, made.k_norm):
+        norm.weight.data = half(64, seed=7, dtype=dtype)
+    assert ran(made, *given, graphs=graphs) == 1 and launches(library) == before + 3 * 3
+    assert sum("rsqrt" in str(n.target) for n in graphs[-1] if n.users) == 2 * other
 
 
 def test_what_is_left_as_it_is(early: Planner, graphs: list[Any]) -> None:

@@ -41,7 +41,13 @@ def operands(batch: int, heads: int, groups: int, rows: int, head: int, dtype: A
         caches = (c.transpose(1, 2).contiguous().transpose(1, 2) for c in caches)
     else:
         caches = (among(c, 0, 0, 9 * (turn % 3), 0) for c in caches)
-    return TurnedCall(*parts, cos, sin, *caches, torch.tensor([(7 * turn + 5) % rows], device="cuda"))
+    norms = [random(head, dtype=dtype, seed=turn + more) for more in (300, 400)] if turn % 2 else [None, None]
+    place = torch.tensor([(7 * turn + 5) % rows], device="cuda")
+    return TurnedCall(*parts, cos, sin, *caches, place, *norms, 1e-5)
+
+
+def normed(x: Any, norm: Any, eps: float) -> Any:
+    return x if norm is None else torch.nn.functional.rms_norm(x, norm.shape, norm.to(x.dtype), eps)
 
 
 @pytest.mark.parametrize("instance", configs.INSTANCES, ids=lambda i: i.name)
@@ -60,11 +66,16 @@ def test_every_instance(engine: Any, instance: Any) -> None:
             call = call._replace(at=torch.tensor([place], device="cuda"))
             before = [c.clone() for c in (call.keys, call.values)]
             out = torch.full((*call.q.shape,), nan, dtype=dtype, device="cuda")
-            assert engine.launcher.turned(*call, out) is True
+            assert engine.launcher.turned(*call[:-1], out, call.eps) is True
             angles = [a.double()[:, None, None] for a in (call.cos, call.sin)]
-            for found, x in ((out, call.q), (call.keys[:, :, place, None], call.k)):
-                wanted = turned(x.double(), *angles)
-                size = turned(x.double().abs(), *(a.abs() for a in angles)).abs() + wanted.abs()
+            for found, x, norm in (
+                (out, call.q, call.q_norm),
+                (call.keys[:, :, place, None], call.k, call.k_norm),
+            ):
+                x = normed(x.double(), norm, call.eps)
+                wanted = turned(x, *angles)
+                left, right = ((x * angle).abs() for angle in angles)
+                size = left + torch.cat(right.chunk(2, -1)[::-1], -1) + wanted.abs()
                 assert bool(
                     ((found.double() - wanted).abs() <= unit * (wanted.abs() + 1e-3 * size) + 2.0**-24).all()
                 )
@@ -79,10 +90,12 @@ def rms(difference: Any) -> float:
 
 
 class Rotary(torch.nn.Module):
-    """A decoder's first half."""
+    """A decoder's first half, with norms of heads or without."""
 
-    def __init__(self, heads: int, groups: int, head: int, batch: int, rows: int) -> None:
+    def __init__(self, heads: int, groups: int, head: int, batch: int, rows: int, norms: bool) -> None:
         super().__init__()
+        kinds = [torch.nn.RMSNorm(head, eps=1e-6) if norms else torch.nn.Identity() for _ in "qk"]
+        self.norms = torch.nn.ModuleList([*kinds, torch.nn.Identity()])
         self.sizes, self.head = [heads, groups, groups], head
         self.norm = torch.nn.RMSNorm(2048, eps=1e-5)
         self.qkv = torch.nn.ModuleList(torch.nn.Linear(2048, n * head, bias=False) for n in self.sizes)
@@ -92,7 +105,8 @@ class Rotary(torch.nn.Module):
 
     def forward(self, x: Any, last: Any, cos: Any, sin: Any, mask: Any) -> Any:
         y = self.norm(x)
-        q, k, v = (f(y).view(len(x), 1, -1, self.head).transpose(1, 2) for f in self.qkv)
+        parts = [f(y).view(len(x), 1, -1, self.head) for f in self.qkv]
+        q, k, v = (of(t).transpose(1, 2) for of, t in zip(self.norms, parts, strict=True))
         q, k = turned(q, cos, sin), turned(k, cos, sin)
         k, v = self.keys.index_copy_(2, last, k), self.values.index_copy_(2, last, v)
         y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
@@ -100,14 +114,20 @@ class Rotary(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("batch", "head", "dtype"), [(1, 128, "bf16"), (4, 64, "fp16"), (16, 128, "fp16"), (64, 64, "bf16")]
-)
-def test_compiled_models_turn(engine: Any, batch: int, head: int, dtype: str) -> None:
+    ("batch", "head", "dtype", "norms"),
+    [
+        (1, 128, "bf16", False), (4, 64, "fp16", True), (16, 128, "fp16", False), (64, 64, "bf16", False),
+        (1, 128, "bf16", True), (33, 128, "bf16", True),
+    ],
+)  # fmt: skip
+def test_compiled_models_turn(engine: Any, batch: int, head: int, dtype: str, norms: bool) -> None:
     """As near to FP64 as torch's, step by step, caches too; the same bits in 200 replays of a graph."""
     torch.manual_seed(3)
     torch._dynamo.reset()
     network = (
-        torch.nn.ModuleList(Rotary(16, 4, head, batch, 256) for _ in range(2)).cuda().requires_grad_(False)
+        torch.nn.ModuleList(Rotary(16, 4, head, batch, 256, norms) for _ in range(2))
+        .cuda()
+        .requires_grad_(False)
     )
     for parameter in network.parameters():
         if parameter.dim() == 2:

@@ -39,6 +39,8 @@ class TurnedInstance(KernelInstance):
     """One compiled kernel: C = turned(Q), keys[at] = turned(K), values[at] = V, each head with one row.
 
     C (batch, heads, 1, D) has no gaps. `at` is read on the device; outside of the cache the kernel traps.
+    `q_norm` and `k_norm` are null where heads of Q and K are not RMS-normalised first; `eps` is given at each
+    launch.
 
     Attributes:
         dtype: ``fp16`` or ``bf16``.
@@ -62,9 +64,11 @@ class TurnedInstance(KernelInstance):
     @property
     def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
-        pointers = all_of(f"*{self.dtype}", "q", "k", "v", "cos", "sin", "keys", "values", "c")
+        pointers = all_of(
+            f"*{self.dtype}", *("q", "k", "v", "cos", "sin", "keys", "values", "c", "q_norm", "k_norm")
+        )
         numbers = all_of("i32", "heads", "groups", "rows")
-        return (*pointers, ("at", "*i64"), *all_of("i64", *Strides._fields), *numbers)
+        return (*pointers, ("at", "*i64"), *all_of("i64", *Strides._fields), *numbers, ("eps", "f32"))
 
     @property
     def arguments(self) -> tuple[Any, ...]:

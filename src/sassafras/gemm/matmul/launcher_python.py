@@ -246,12 +246,12 @@ class PythonLauncher:
         return None if found is None else self._launched(*found, out, scale)
 
     def turned(self, *call: Any) -> Any:
-        """The same for `TurnedCall`'s tensors and `out`."""
-        *given, out = call
-        if not all(map(self._torch.plain, call)):
+        """The same for `TurnedCall`'s tensors, `out` and eps."""
+        *given, out, eps = call
+        if not all(self._torch.plain(t) for t in (*given, out) if t is not None):
             return None
         found = read_turned(TurnedCall(*given), out, self._torch.device_type)
-        return None if found is None else self._launched(*found, out, 0.0)
+        return None if found is None else self._launched(*found, out, eps)
 
     def _launched(self, problem: Problem, values: dict[str, int], out: Any, eps: float) -> Any:
         if problem not in self._plans:

@@ -24,7 +24,7 @@ _GIVEN = ("workspace", "bias", "addend", "norm", "eps", "alpha", "beta", "activa
 _ATTENTION = {name: f"stride{i}" for i, name in enumerate(attention.Strides._fields)} | {
     **{"q": "a", "k": "b", "v": "second", "mask": "third", "c": "c", "scale": "eps"}
 }
-_TURNED = {name: f"stride{i}" for i, name in enumerate(turned.Strides._fields)} | NAMES
+_TURNED = {name: f"stride{i}" for i, name in enumerate(turned.Strides._fields)} | NAMES | {"eps": "eps"}
 #: leading dimensions from here on overflow 32-bit offsets within a tile
 _FAR = 1 << 22
 

@@ -15,7 +15,7 @@ from .turned_problem import TurnedCall, read_turned
 
 _SCHEMA = (
     "turned(Tensor q, Tensor k, Tensor v, Tensor cos, Tensor sin, Tensor(a!) keys, Tensor(b!) values,"
-    " Tensor at) -> Tensor"
+    " Tensor at, Tensor? q_norm=None, Tensor? k_norm=None, float eps=0.0) -> Tensor"
 )
 
 
@@ -25,22 +25,23 @@ def serves(call: TurnedCall) -> bool:
 
 
 def _run(*given: Any) -> Any:
-    out = fake(*given)
-    if not served.launched(out, "turned", *given, out):
+    out, call = fake(*given), TurnedCall(*given)
+    if not served.launched(out, "turned", *call[:-1], out, call.eps):
         api.fell_back("turned")
-        _by_torch(TurnedCall(*given), out)
+        _by_torch(call, out)
     return out
 
 
 def _by_torch(call: TurnedCall, out: Any) -> None:
     cos, sin = (angle[:, None, None] for angle in (call.cos, call.sin))
 
-    def turned(x: Any) -> Any:
+    def turned(x: Any, norm: Any) -> Any:
+        x = x if norm is None else torch.nn.functional.rms_norm(x, norm.shape, norm, call.eps)
         first, second = x.chunk(2, -1)
         return x * cos + torch.cat((-second, first), -1) * sin
 
-    out.copy_(turned(call.q))
-    call.keys[:, :, call.at] = turned(call.k)  # unlike index_copy_, from the end, too
+    out.copy_(turned(call.q, call.q_norm))
+    call.keys[:, :, call.at] = turned(call.k, call.k_norm)  # unlike index_copy_, from the end, too
     call.values[:, :, call.at] = call.v
 
 

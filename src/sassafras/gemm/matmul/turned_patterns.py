@@ -1,4 +1,5 @@
-"""Patterns in Inductor's graphs (decomposed): rotary embedding ahead of attention, and a cache's new rows."""
+"""Patterns in Inductor's graphs (decomposed): rotary embedding ahead of attention, with RMS norms of heads
+ahead of it or not, and a cache's new rows."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import torch
 from torch._higher_order_ops.auto_functionalize import auto_functionalized
 
 from . import turned_op
-from .graph_patterns import known, lies, written
+from .graph_patterns import known, lies, rms_norm, written
 from .turned_problem import TurnedCall
 
 _aten = torch.ops.aten
@@ -33,12 +34,20 @@ _Views = list[tuple[Any, ...]]
 
 
 class _Turned(NamedTuple):
-    """x, cos and sin of a node that has x turned; `moved`: x has its heads behind its one place."""
+    """x, cos and sin of a node that has x turned; `views` make x (sequences, heads, 1, head)."""
 
     x: Any
     cos: Any
     sin: Any
-    moved: bool
+    views: _Views
+
+
+class _Normed(NamedTuple):
+    """What is turned behind an RMS norm of each head."""
+
+    ahead: _Turned
+    norm: Any
+    eps: float
 
 
 class _Written(NamedTuple):
@@ -62,9 +71,12 @@ def turn(graph: Any, attention: Any) -> tuple[Any, ...]:
     k = _turned(new.row)
     if k is None or not (_same(k.cos, q.cos) and _same(k.sin, q.sin)):
         return ()
-    steps: list[tuple[Any, _Views | None]] = [(q.x, _views(q)), (k.x, _views(k)), (others.row, [])]
+    norms, eps = [], 0.0
+    if (of_q := _normed(q)) and (of_k := _normed(k)) and of_q.eps == of_k.eps:
+        q, k, norms, eps = of_q.ahead, of_k.ahead, [of_q.norm, of_k.norm], of_q.eps
+    steps: list[tuple[Any, _Views | None]] = [(q.x, q.views), (k.x, k.views), (others.row, [])]
     steps += [(angle, _flat(known(angle), known(ahead))) for angle in (q.cos, q.sin)]
-    steps += [(node, []) for node in (new.cache, others.cache, new.at)]
+    steps += [(node, []) for node in (new.cache, others.cache, new.at, *norms)]
     values = [lies(node) for node, _ in steps]
     if any(value is None or views is None for value, (_, views) in zip(values, steps, strict=True)):
         return ()
@@ -73,13 +85,13 @@ def turn(graph: Any, attention: Any) -> tuple[Any, ...]:
     for n, (_, views) in enumerate(steps):
         for target, *more in views or ():
             values[n] = target(values[n], *more)
-    if any(isinstance(at := value.storage_offset(), int) and at % 8 for value in values[:7]):
+    if any(isinstance(at := value.storage_offset(), int) and at % 8 for value in (*values[:7], *values[8:])):
         return ()  # kernels read 16 bytes at a time
-    if not turned_op.serves(call := TurnedCall(*values)):
+    if not turned_op.serves(call := TurnedCall(*values)._replace(eps=eps)):
         return ()
     with graph.inserting_before(attention):
         nodes = [_seen(graph, node, views) for node, views in steps]
-        named = TurnedCall(*nodes)._asdict()
+        named = TurnedCall(*nodes)._replace(eps=eps)._asdict()
         made = graph.call_function(auto_functionalized, (turned_op.turned,), named)
         parts = [graph.call_function(operator.getitem, (made, i)) for i in range(3)]
     results = turned_op.fake(*call), torch.empty_like(call.keys), torch.empty_like(call.values)
@@ -91,11 +103,6 @@ def turn(graph: Any, attention: Any) -> tuple[Any, ...]:
     keys.replace_all_uses_with(parts[1])
     rows.replace_all_uses_with(parts[2])
     return tuple(replaced)
-
-
-def _views(turned: _Turned) -> _Views:
-    """What makes x (sequences, heads, 1, head)."""
-    return [(_aten.permute.default, _HEADS_AHEAD)] if turned.moved else []
 
 
 def _flat(angle: Any, q: Any) -> _Views | None:
@@ -119,8 +126,7 @@ def _seen(graph: Any, node: Any, views: Any) -> Any:
 
 def _turned(node: Any) -> _Turned | None:
     """x * cos + (x's second half with its sign changed, its first half) * sin."""
-    moved = _is(node, _aten.permute.default) and [*node.args[1]] == _HEADS_AHEAD
-    inner = node.args[0] if moved else node
+    inner, views = _moved(node)
     if not _is(inner, _aten.add.Tensor) or inner.kwargs:
         return None
     for straight, crossed in (inner.args, inner.args[::-1]):
@@ -129,8 +135,24 @@ def _turned(node: Any) -> _Turned | None:
         for x, cos in (straight.args, straight.args[::-1]):
             for halves, sin in (crossed.args, crossed.args[::-1]):
                 if _changes(halves, x):
-                    return _Turned(x, cos, sin, moved)
+                    return _Turned(x, cos, sin, views)
     return None
+
+
+def _normed(turned: _Turned) -> _Normed | None:
+    """What is turned, where it is an RMS norm of each head."""
+    inner, views = _moved(turned.x)
+    if (found := rms_norm(inner)) is None:
+        return None
+    x, norm, eps = found
+    return _Normed(turned._replace(x=x, views=[*views, *turned.views]), norm, eps)
+
+
+def _moved(node: Any) -> tuple[Any, _Views]:
+    """What has its heads behind its one place, and what changes that; the node itself where nothing does."""
+    if _is(node, _aten.permute.default) and [*node.args[1]] == _HEADS_AHEAD:
+        return node.args[0], [(_aten.permute.default, _HEADS_AHEAD)]
+    return node, []
 
 
 def _changes(node: Any, x: Any) -> bool:

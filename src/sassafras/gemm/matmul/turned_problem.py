@@ -14,8 +14,8 @@ TURNED = 64
 #: `TurnedCall`'s tensors -> launchers' names
 NAMES = dict(
     zip(
-        ("q", "k", "v", "cos", "sin", "keys", "values", "at", "c"),
-        ("a", "b", "second", "third", "second_bias", "third_bias", "norm", "bias", "c"),
+        ("q", "k", "v", "cos", "sin", "keys", "values", "at", "q_norm", "k_norm", "c"),
+        ("a", "b", "second", "third", "second_bias", "third_bias", "norm", "bias", "q_norm", "k_norm", "c"),
         strict=True,
     )
 )
@@ -30,6 +30,7 @@ class TurnedCall(NamedTuple):
         cos, sin: (sequences or 1, head), of the angles.
         keys, values: (sequences, heads of k, rows, head): row `at` is written.
         at: (1), int64.
+        q_norm, k_norm: (head), both or neither: x is first x / sqrt(mean of x's squares + eps) * norm.
     """
 
     q: Any
@@ -40,6 +41,9 @@ class TurnedCall(NamedTuple):
     keys: Any
     values: Any
     at: Any
+    q_norm: Any = None
+    k_norm: Any = None
+    eps: float = 0.0
 
 
 def read_turned(
@@ -53,15 +57,16 @@ def read_turned(
     """
     import torch
 
-    q, k, v, cos, sin, keys, values, at = call
-    tensors = [*call[:7], *([] if out is None else [out])]
+    q, k, v, cos, sin, keys, values, at, *norms, _ = call
+    norms = [norm for norm in norms if norm is not None]
+    tensors = [*call[:7], *norms, *([] if out is None else [out])]
     if q.device.type != device_type or q.dtype not in (torch.float16, torch.bfloat16):
         return None
     if any((t.dtype, t.device) != (q.dtype, q.device) for t in tensors):
         return None
     if (at.dtype, at.device, (*at.shape,)) != (torch.int64, q.device, (1,)):
         return None
-    if q.dim() != 4 or keys.dim() != 4:
+    if q.dim() != 4 or keys.dim() != 4 or len(norms) == 1:
         return None
     (batch, heads, one, head), (_, groups, rows, _) = q.shape, keys.shape
     if one != 1 or not batch * heads * groups * rows * head or heads % groups:
@@ -72,7 +77,9 @@ def read_turned(
         return None
     if any((*t.shape,) not in ((1, head), (batch, head)) for t in (cos, sin)):
         return None
-    if any(head > 1 and t.stride(-1) != 1 for t in call[:7]):
+    if any((*norm.shape,) != (head,) for norm in norms):
+        return None
+    if any(head > 1 and t.stride(-1) != 1 for t in (*call[:7], *norms)):
         return None
     turned = [s for t in (q, k, v) for s in strides_of(t)[:2]] + [strides_of(t)[0] for t in (cos, sin)]
     strides = turned + [s for t in (keys, values) for s in strides_of(t)[:3]]
@@ -84,15 +91,16 @@ def read_turned(
     if out is not None:
         if out.shape != q.shape or not out.is_contiguous():
             return None
-        places = {name: t.data_ptr() for name, t in zip(NAMES, (*call, out), strict=True)}
+        there = {n: t for n, t in zip(NAMES, (*call[:-1], out), strict=True) if t is not None}
+        places = {name: t.data_ptr() for name, t in there.items()}
         if any(address % 16 for name, address in places.items() if name != "at"):
             return None
-        sizes = {n: t.element_size() * span(t) for n, t in zip(NAMES, (*call, out), strict=True)}
+        sizes = {name: t.element_size() * span(t) for name, t in there.items()}
         for written in ("keys", "values", "c"):
             begin, end = places[written], places[written] + sizes[written]
-            if any(places[n] < end and begin < places[n] + sizes[n] for n in NAMES if n != written):
+            if any(places[n] < end and begin < places[n] + sizes[n] for n in there if n != written):
                 return None
-        found |= {NAMES[name]: address for name, address in places.items()}
+        found |= {NAMES[name]: places.get(name, 0) for name in NAMES}
     kinds = q.device.index or 0, int(q.dtype == torch.bfloat16), batch, heads, rows, TURNED
     return Problem(*kinds, groups, head, 0, 0, 0), found
 

@@ -189,20 +189,23 @@ PyObject *attention(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     return launched(self, asked, call);
 }
 
-// turned(q, k, v, cos, sin, keys, values, at, out): the same for what is turned ahead of it, and for caches' rows
+// turned(q, k, v, cos, sin, keys, values, at, q_norm, k_norm, out, eps): the same for what is turned ahead of it, and for caches' rows
 PyObject *turned(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     auto *self = (Launcher *)object;
-    if (count != kTurnedTensors) {
-        PyErr_SetString(PyExc_TypeError, "q, k, v, cos, sin, keys, values, at and out are expected, by position");
+    if (count != kTurnedTensors + 1) {
+        PyErr_SetString(PyExc_TypeError, "q, k, v, cos, sin, keys, values, at, q_norm, k_norm, out and eps are expected, by position");
         return nullptr;
     }
     Turned read;
     for (int i = 0; i < kTurnedTensors; ++i) {
-        if (!unwrapped(self, args[i]) || !as_it_lies(self, args[i])) Py_RETURN_NONE;
-        read.tensors[i] = args[i];
+        const bool absent = (i == kQNormAt || i == kKNormAt) && args[i] == Py_None;
+        if (!absent && (!unwrapped(self, args[i]) || !as_it_lies(self, args[i]))) Py_RETURN_NONE;
+        read.tensors[i] = absent ? nullptr : args[i];
     }
     Arguments asked;
-    asked.a = args[0], asked.b = args[1], asked.out = args[8];
+    asked.a = args[0], asked.b = args[1], asked.out = args[kTurnedOut];
+    asked.eps = PyFloat_AsDouble(args[kTurnedTensors]);
+    if (PyErr_Occurred()) return nullptr;
     Call call;
     if (!read_turned(self->api, self->device_type, read, call)) Py_RETURN_NONE;
     return launched(self, asked, call);

@@ -218,7 +218,7 @@ int enqueue(Launcher *self, const Plan &plan, const Arguments &asked, const Call
         (uintptr_t)call.a,    (uintptr_t)call.b, (uintptr_t)c,           (uintptr_t)workspace,
         (uintptr_t)call.bias, addend,            float_bits(asked.alpha), float_bits(asked.beta), (uint64_t)asked.activation,
         (uintptr_t)call.norm, float_bits(asked.eps), (uintptr_t)call.second, (uintptr_t)call.third,
-        (uintptr_t)call.second_bias, (uintptr_t)call.third_bias};
+        (uintptr_t)call.second_bias, (uintptr_t)call.third_bias, (uintptr_t)call.q_norm, (uintptr_t)call.k_norm};
     std::copy(call.strides, call.strides + kMostStrides, values + kStrides);
     for (const auto &launch : plan.launches)
         if (int code = start(self, *launch, values, stream)) return code;

@@ -54,9 +54,9 @@ struct MapSpec {
 constexpr int kPromotion = 2; // CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 
 // What a launch gives by name; then constants and tensor maps.
-enum Value { kA, kB, kC, kWorkspace, kBias, kAddend, kAlpha, kBeta, kActivation, kNorm, kEps, kSecond, kThird, kSecondBias, kThirdBias, kStrides, kValues = kStrides + kMostStrides, kConstant = kValues, kMap };
+enum Value { kA, kB, kC, kWorkspace, kBias, kAddend, kAlpha, kBeta, kActivation, kNorm, kEps, kSecond, kThird, kSecondBias, kThirdBias, kQNorm, kKNorm, kStrides, kValues = kStrides + kMostStrides, kConstant = kValues, kMap };
 const char *const kNames[kValues] = {"a", "b", "c", "workspace", "bias", "addend", "alpha", "beta", "activation",
-                                     "norm", "eps", "second", "third", "second_bias", "third_bias",
+                                     "norm", "eps", "second", "third", "second_bias", "third_bias", "q_norm", "k_norm",
                                      "stride0", "stride1", "stride2", "stride3", "stride4", "stride5", "stride6",
                                      "stride7", "stride8", "stride9", "stride10", "stride11", "stride12", "stride13"};
 

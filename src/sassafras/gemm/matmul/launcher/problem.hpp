@@ -88,6 +88,7 @@ struct Call {
     Key key;
     void *a, *b, *c, *bias, *addend, *norm;
     void *second = nullptr, *third = nullptr, *second_bias = nullptr, *third_bias = nullptr; // of joined products
+    void *q_norm = nullptr, *k_norm = nullptr;
     int64_t strides[kMostStrides] = {}; // of attention, and of what it turns
     int64_t rows, columns, leading[8]; // of each result, as the caller sees it; extents of the batch
     int ndim;                          // of them

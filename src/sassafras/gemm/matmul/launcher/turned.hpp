@@ -7,9 +7,9 @@ namespace {
 
 constexpr uint8_t kTurned = 64; // Key::transposed
 constexpr uint8_t kInt = 0;     // a type's code
-constexpr int kTurnedTensors = 9;
+constexpr int kTurnedTensors = 11, kAt = 7, kQNormAt = 8, kKNormAt = 9, kTurnedOut = 10;
 
-// q, k, v, cos, sin, keys, values, at, out.
+// q, k, v, cos, sin, keys, values, at, q_norm, k_norm, out; both norms may be null.
 struct Turned { PyObject *tensors[kTurnedTensors]; };
 
 // Do a cache's rows of different sequences and heads share no elements?
@@ -28,14 +28,16 @@ bool rows_apart(const DLTensor &t) {
 // heads of k, and elements of a head; `second` and on are v, cos, sin and keys, `norm` and `bias` values and at.
 bool read_turned(const ExchangeApi *api, int device_type, const Turned &asked, Call &call) {
     DLTensor t[kTurnedTensors];
+    const bool norms = asked.tensors[kQNormAt];
+    if (norms != (asked.tensors[kKNormAt] != nullptr)) return false;
     for (int i = 0; i < kTurnedTensors; ++i)
-        if (!view(api, asked.tensors[i], t[i]) || (i != 7 && !alike(t[i], t[0]))) return false;
-    const auto &[q, k, v, cos, sin, keys, values, at, out] = t;
+        if (asked.tensors[i] && (!view(api, asked.tensors[i], t[i]) || (i != kAt && !alike(t[i], t[0])))) return false;
+    const auto &[q, k, v, cos, sin, keys, values, at, q_norm, k_norm, out] = t;
     if (q.device.type != device_type || q.dtype.bits != 16 || q.dtype.lanes != 1) return false;
     if (q.dtype.code != kFloat && q.dtype.code != kBfloat) return false;
     if (at.device.type != q.device.type || at.device.id != q.device.id || at.dtype.code != kInt || at.dtype.bits != 64) return false;
     if (at.dtype.lanes != 1 || at.ndim != 1 || at.shape[0] != 1) return false;
-    for (int i : {0, 1, 2, 5, 6, 8})
+    for (int i : {0, 1, 2, 5, 6, kTurnedOut})
         if (t[i].ndim != 4) return false;
     const int64_t batch = q.shape[0], heads = q.shape[1], head = q.shape[3], groups = keys.shape[1], rows = keys.shape[2];
     if (q.shape[2] != 1 || batch < 1 || heads < 1 || groups < 1 || rows < 1 || head < 1 || heads % groups) return false;
@@ -46,9 +48,13 @@ bool read_turned(const ExchangeApi *api, int device_type, const Turned &asked, C
             return false;
     for (const DLTensor *angle : {&cos, &sin})
         if (angle->ndim != 2 || angle->shape[1] != head || (angle->shape[0] != 1 && angle->shape[0] != batch)) return false;
+    uintptr_t places = (uintptr_t)address(out);
+    for (const DLTensor *norm : {&q_norm, &k_norm}) {
+        if (norms && (norm->ndim != 1 || norm->shape[0] != head || (head > 1 && norm->strides[0] != 1))) return false;
+        if (norms) places |= (uintptr_t)address(*norm);
+    }
     if (!tight(out)) return false;
     int64_t *to = call.strides;
-    uintptr_t places = (uintptr_t)address(out);
     for (int i = 0; i < 7; ++i) {
         places |= (uintptr_t)address(t[i]);
         if (head > 1 && t[i].strides[t[i].ndim - 1] != 1) return false;
@@ -58,12 +64,15 @@ bool read_turned(const ExchangeApi *api, int device_type, const Turned &asked, C
         }
     }
     if ((places & 15) != 0 || !rows_apart(keys) || !rows_apart(values)) return false;
-    for (int written : {5, 6, 8})
+    for (int written : {5, 6, kTurnedOut})
         for (int i = 0; i < kTurnedTensors; ++i)
-            if (i != written && overlap(address(t[written]), span(t[written]), address(t[i]), i == 7 ? 4 : span(t[i]))) return false;
+            if (i != written && asked.tensors[i] &&
+                overlap(address(t[written]), span(t[written]), address(t[i]), i == kAt ? 4 : span(t[i])))
+                return false;
     call.a = address(q), call.b = address(k), call.second = address(v), call.third = address(cos), call.second_bias = address(sin);
     call.third_bias = address(keys), call.norm = address(values), call.bias = address(at), call.c = address(out);
     call.addend = nullptr;
+    if (norms) call.q_norm = address(q_norm), call.k_norm = address(k_norm);
     std::memset(&call.key, 0, sizeof(Key));
     Key &key = call.key;
     key.m = batch, key.n = heads, key.k = rows, key.lda = groups, key.ldb = head;
