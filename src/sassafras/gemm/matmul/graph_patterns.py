@@ -66,7 +66,10 @@ def product(node: Any) -> LayerCall | None:
 
 def pair(node: Any) -> LayerCall | None:
     """The call that computes a node, where that is silu(gate) * up and nothing reads what lies between."""
-    if node.target is not _aten.mul.Tensor or not all(isinstance(f, torch.fx.Node) for f in node.args):
+    if node.target is not _aten.mul.Tensor:
+        return None
+    gate, up = map(known, node.args)
+    if gate is None or up is None or gate.shape != up.shape:  # a row may be multiplied with all
         return None
     for first, second in (node.args, node.args[::-1]):
         seen = {node}
