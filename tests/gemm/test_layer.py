@@ -380,6 +380,10 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: py
         normed = network.second(ahead(x))
         return network.up(normed) + normed.sum()
 
+    def rounded(x: Any) -> Any:  # what is normalised, and what a norm has made
+        y = network.up(network.second(ahead(x).int().half()))
+        return y + network.up(network.second(ahead(x)).int().half()).sum()
+
     def written(x: Any) -> Any:
         network.o.weight.mul_(2)
         return network.o(torch.tanh(network.qkv[0](ahead(x))))
@@ -399,6 +403,7 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: py
     o_up_down[1] = (False, False, True)
     assert calls(network, half(8, 64)) == o_up_down
     assert calls(read_twice, half(4, 48)) == [(False, False, True)]
+    assert not any(norm for norm, *_ in calls(rounded, half(4, 48)))
     assert calls(written, half(4, 48)) == [(False, False, True)]
     assert calls(first, half(8, 96)) == []
     assert calls(sum_twice, half(4, 48)) == [(False, False, True)]

@@ -18,6 +18,7 @@ from sassafras.gemm.matmul.composed import activated  # noqa: E402
 from sassafras.gemm.matmul.linear import linear  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
+from sassafras.gemm.select.selector import Choice  # noqa: E402
 from sassafras.gemm.select.table import TableRow, TunedTable  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
 from tests.gemm.test_matmul_fused import (  # noqa: E402
@@ -199,6 +200,28 @@ def test_what_backward_keeps(engine: Planner) -> None:
     assert x.grad.is_contiguous() and weight.grad is None
     linear(x.detach(), weight).sum().backward()
     assert weight.grad.is_contiguous() and weight.grad.shape == weight.shape
+
+
+@pytest.mark.parametrize("member", ["ours", "torch"])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "swiglu"])
+def test_a_checkpoint_keeps_the_same_twice(
+    engine: Planner, monkeypatch: pytest.MonkeyPatch, activation: str | None, member: str
+) -> None:
+    """The plan is made, for a kernel or for torch, while it runs for the first time."""
+    from torch.utils.checkpoint import checkpoint
+
+    if member == "torch":
+        choice = Choice("torch", None, None, 1.0, "asked for")
+        monkeypatch.setattr(engine, "choose", lambda problem: choice)
+    for leading in ((32,), (4, 8), (1,)):
+        for bias in (None, half(48, seed=1).requires_grad_()):
+            x, weight = half(*leading, 64).requires_grad_(), half(48, 64).requires_grad_()
+            engine.forget()
+            for _ in range(3):
+                result = checkpoint(linear, x, weight, bias, activation, use_reentrant=False)
+                result.sum().backward()
+            (wanted,) = torch.autograd.grad(linear(x, weight, bias, activation).sum(), weight)
+            assert float((weight.grad - 3 * wanted).abs().max()) <= 0.02 * float(weight.grad.abs().max())
 
 
 @pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])

@@ -295,6 +295,10 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: py
         gate, up = network.inner[0](x).chunk(2, -1)
         return silu(gate.int().half()) * up
 
+    def outer(x: Any) -> Any:  # each row's gate with all rows
+        gate, up = network.inner[0](x).chunk(2, -1)
+        return silu(gate.reshape(-1, 1, 48)) * up.reshape(1, -1, 48)
+
     def wide(x: Any) -> Any:  # in FP32, which a kernel's result is not
         gate, up = network.inner[0](x).chunk(2, -1)
         return silu(gate.float()) * up
@@ -312,7 +316,7 @@ def test_what_a_graph_keeps(install: Install, graphs: list[Any], monkeypatch: py
     with torch.no_grad():
         assert places(asked, half(4, 64)) == 1
         assert places(lambda x: wide(x).half(), half(4, 64)) == 1
-        for function in (both, other, uneven, rounded, wide):
+        for function in (both, other, uneven, rounded, outer, wide):
             assert places(function, half(4, 64)) == 0, function
         assert places(network, half(4, 64), dynamic=True) == 0
         assert places(network, half(4, 64)) == 1

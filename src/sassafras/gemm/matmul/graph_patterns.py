@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,7 +67,10 @@ def product(node: Any) -> LayerCall | None:
 
 def pair(node: Any) -> LayerCall | None:
     """The call that computes a node, where that is silu(gate) * up and nothing reads what lies between."""
-    if node.target is not _aten.mul.Tensor or not all(isinstance(f, torch.fx.Node) for f in node.args):
+    if node.target is not _aten.mul.Tensor:
+        return None
+    gate, up = map(known, node.args)
+    if gate is None or up is None or gate.shape != up.shape:  # a row may be multiplied with all
         return None
     for first, second in (node.args, node.args[::-1]):
         seen = {node}
@@ -124,14 +128,15 @@ def rms_norm(node: Any) -> tuple[Any, Any, float] | None:
     """(x, weight, eps) where a node is x / sqrt(mean of the last extent's squares + eps) * weight."""
     if (result := known(node)) is None:
         return None
-    for scaled, weight in _factors(_uncast(node)):
-        weight = _uncast(weight)
-        for wide, root in _factors(_uncast(scaled)):
+    uncast = partial(_uncast, dtype=result.dtype)
+    for scaled, weight in _factors(uncast(node)):
+        weight = uncast(weight)
+        for wide, root in _factors(uncast(scaled)):
             if (found := _mean_square(root)) is None:
                 continue
-            x, eps = _uncast(wide), found[1]
+            x, eps = uncast(wide), found[1]
             values = known(x), known(weight)
-            if x is not _uncast(found[0]) or values[0] is None or values[1] is None:
+            if x is not uncast(found[0]) or values[0] is None or values[1] is None:
                 continue
             if {v.dtype for v in values} == {result.dtype} and values[1].shape == values[0].shape[-1:]:
                 return x, weight, eps
@@ -164,8 +169,9 @@ def _factors(node: Any) -> tuple[tuple[Any, Any], ...]:
     return node.args, node.args[::-1]
 
 
-def _uncast(node: Any) -> Any:
-    while node.target is _CAST and isinstance(node.args[0], torch.fx.Node):
+def _uncast(node: Any, dtype: Any) -> Any:
+    """What lies before casts to FP32 and `dtype`: others leave bits out."""
+    while node.target is _CAST and node.args[1] in (torch.float32, dtype):
         node = node.args[0]
     return node
 

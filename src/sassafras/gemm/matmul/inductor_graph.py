@@ -55,6 +55,9 @@ _PUT = {layer, joined_op.joined, rows_op.rms_norm, rows_op.gated, attention_op.a
 MOST_ROWS = 64
 #: operators that read a tensor however it lies
 _TORCHS = "aten", "prims"
+#: operators whose result Inductor may let lie where their first argument does
+_SCATTERS = {_aten.index_put.default, _aten._unsafe_index_put.default, _aten.slice_scatter.default}
+_SCATTERS |= {_aten.select_scatter.default, _aten.diagonal_scatter.default}
 _VIEWS = {_aten.permute.default, _aten.reshape.default, _aten.t.default, _aten.transpose.int}
 
 
@@ -201,6 +204,7 @@ def _laid_out(node: Any) -> bool:
         if not torchs or reader.target is _aten.as_strided.default:
             return True
         shares = any(argument.alias_info is not None for argument in reader.target._schema.arguments)
+        shares |= reader.target in _SCATTERS and reader.args[0] is node
         return shares and _laid_out(reader)
 
     return any(map(may_see, node.users))

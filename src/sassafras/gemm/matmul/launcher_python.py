@@ -178,6 +178,7 @@ class PythonLauncher:
             return NotImplemented
         if self._torch.grad_enabled() and any(t.requires_grad for t in asked.tensors):
             torchs = asked.torch_alone and self._plans.get(found.problem, _UNKNOWN) is None
+            torchs = torchs and not any(watcher() for watcher in self._torch.watchers)
             return self._by_torch(asked) if torchs else NotImplemented  # torch records its own gradients
         return self._run(asked, found)
 

@@ -59,7 +59,8 @@ def linear(
         return _composed(x, weight, bias, activation, residual)
     if result is not NotImplemented:
         return result
-    if activation in _KEPT and torch.is_grad_enabled() and not plain_tensors.observed():
+    seen = not torch.is_grad_enabled() or plain_tensors.observed() or plain_tensors.kept_by_hooks()
+    if activation in _KEPT and not seen:
         number = ACTIVATIONS[activation]
         call = x, weight, bias, _KEPT[activation], number, residual
         if any(t.requires_grad for t in call if isinstance(t, torch.Tensor)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,8 +47,11 @@ _QUIET = (_keys("BackendSelect", "ADInplaceOrView"), _keys("BackendSelect"))
 VIEWS: tuple[Callable[[Any], bool], ...] = tuple(
     getattr(torch.Tensor, name) for name in ("is_neg", "has_names") if hasattr(torch.Tensor, name)
 )
-#: functions that answer 0 unless torch's own functions have to be called by their names
-WATCHERS = (torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack)
+#: answers None unless hooks see what autograd keeps: a checkpoint compares what its two runs keep, and a
+#: kernel may be ready in between. The operators keep the same, whatever serves
+kept_by_hooks = partial(torch._C._autograd._top_saved_tensors_default_hooks, False)
+#: functions that answer 0 or None unless torch's own functions have to be called by their names
+WATCHERS = (torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack, kept_by_hooks)
 
 # under names of their own: `observed` runs at each call
 _included = torch._C._dispatch_tls_local_include_set
