@@ -319,7 +319,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = command_line(__doc__)
     models, every = ("llama-3.2-1b", "llama-3-8b", "qwen2.5-7b", "vit-l"), DECODE + PREFILL
-    more = ("llama-3-8b-apart", "qwen2.5-7b-apart", "llama-3-8b-static", "starcoder2-7b")
+    more = ("llama-3-8b-apart", "qwen2.5-7b-apart", "llama-3-8b-static", "qwen3-8b", "starcoder2-7b")
     parser.add_argument("--models", nargs="+", choices=models + more, default=models)
     parser.add_argument("--tokens", nargs="+", type=int, choices=every, default=every)
     parser.add_argument("--context", type=int, default=512, help="cached tokens of each decoding sequence")
