@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,13 +31,11 @@ from sassafras.core import (
 )
 from sassafras.core.workload import DTYPE_BYTES
 from sassafras.cuda.environment import free_bytes
-from sassafras.cuda.idle import busy
+from sassafras.cuda.watcher import Watcher
 from sassafras.cuda.worker_loop import Answer, Handler, serve
-from sassafras.cuda.worker_process import WorkerProcess
 from sassafras.deploy.check import LaunchFacts, other_code
 from sassafras.deploy.gpu import claim_key
 from sassafras.evaluate.gpu import CudaDevice
-from sassafras.evaluate.gpu.protocol import WORKER
 from sassafras.frontend._ptxas import assemble, ptxas_version
 from sassafras.frontend.captured.files import Captured, CapturedVariant, read
 from sassafras.frontend.captured.workloads import workload
@@ -50,7 +47,7 @@ from sassafras.store.claims import Owner, claim, release, settle
 
 #: copies of a launch's buffers that judging it takes at most, and bytes besides
 _COPIES, _BESIDES = 10, 1 << 30
-#: looks at a busy GPU, and seconds between them
+#: looks at a busy GPU, and seconds between the first two
 _LOOKS, _APART_S = 5, 0.1
 #: what a worker yields to: the program's own threads
 _NICE = 10
@@ -204,15 +201,11 @@ def _fits(case: Case) -> None:
 
 def gpu_idle() -> bool:
     """Whether the GPU is idle at one of several looks (`cuda.idle`)."""
-    watcher = WorkerProcess(WORKER)
+    watcher = Watcher()
     try:
-        for _ in range(_LOOKS):
-            if not busy(watcher.ask("idle", 120.0)["gaps_ns"]):
-                return True
-            time.sleep(_APART_S)
-        return False
+        return watcher.idle(_LOOKS, _APART_S)
     finally:
-        watcher.kill()
+        watcher.close()
 
 
 if __name__ == "__main__":

@@ -11,9 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from sassafras.core import Buffer, Case, DeviceError, Evaluation, Verdict, Workload
-from sassafras.cuda.idle import busy
-from sassafras.cuda.worker_process import WorkerProcess
-from sassafras.evaluate.gpu.protocol import WORKER
+from sassafras.cuda.watcher import Watcher
 
 from ..sandbox import Confinement
 from ..scan import scan_python
@@ -95,7 +93,7 @@ class HostEvaluator:
         self._standing: HostProcess | None = None
         self._control: HostProcess | None = None
         self._controlled = control
-        self._watcher: WorkerProcess | None = None
+        self._watcher = Watcher()
         if device == "cuda":
             self.task = replace(self.task, alone=self._alone)
 
@@ -104,22 +102,8 @@ class HostEvaluator:
 
         Both processes stand still, so that what runs is a kernel that a request left behind.
         """
-        if not self._idle():
+        if not self._watcher.idle(3, 0.05):
             raise Lost(Verdict.CHEATED, "it leaves work running on the GPU when it answers")
-
-    def _idle(self, looks: int = 3, apart: float = 0.05) -> bool:
-        """Whether the GPU is idle at one of several looks, `apart` seconds and more from one another: another
-        program's work may pass."""
-        for attempt in range(looks):
-            if not self._busy():
-                return True
-            time.sleep(apart * (1 + attempt))
-        return False
-
-    def _busy(self) -> bool:
-        if self._watcher is None or not self._watcher.alive:
-            self._watcher = WorkerProcess(WORKER)
-        return busy(self._watcher.ask("idle", 120.0)["gaps_ns"])
 
     def evaluate(self, source: HostSource) -> Evaluation:
         """Judge one candidate. Never raises for its fault.
@@ -145,7 +129,7 @@ class HostEvaluator:
         candidate: HostProcess | None = None
         try:
             # the driver takes a while to end the context of a candidate that was killed
-            if self.task.alone is not None and not self._idle(6, 0.2):
+            if self.task.alone is not None and not self._watcher.idle(6, 0.2):
                 raise DeviceError("others use the GPU: it cannot be told who leaves work on it")
             baseline = self._baseline()
             first = self._first_inputs(source)
@@ -204,9 +188,7 @@ class HostEvaluator:
 
     def close(self) -> None:
         """End the baseline's processes, and the one that watches the GPU; safe to call twice."""
-        if self._watcher is not None:
-            self._watcher.close()
-        self._watcher = None
+        self._watcher.close()
         for process in (self._standing, self._control):
             if process is not None:
                 process.close()
