@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <sched.h>
 #include <string>
 #include <unistd.h>
@@ -94,15 +95,19 @@ float activated(float x, int which) {
     return which == 4 ? x / (1 + std::exp(-x)) : x;
 }
 
-// Rows over the root of their mean squares, times a weight.
-std::vector<uint16_t> normalised(const Matrix &a, long m, long k, const uint16_t *norm, float eps, bool bf16) {
+// Rows over the root of their mean squares, times a weight; `centred`: less their mean, and with a bias, if any.
+std::vector<uint16_t> normalised(const Matrix &a, long m, long k, const uint16_t *norm, float eps, bool bf16, bool centred = false,
+                                 const uint16_t *bias = nullptr) {
     const std::vector<float> wide = widened(a.at, m, k, a.s0, a.s1, bf16);
     std::vector<uint16_t> found((size_t)(m * k));
     for (long i = 0; i < m; ++i) {
+        const float *const row = wide.data() + i * k;
+        const float mean = centred ? std::accumulate(row, row + k, 0.0f) / (float)k : 0;
         float squares = 0;
-        for (long j = 0; j < k; ++j) squares += wide[(size_t)(i * k + j)] * wide[(size_t)(i * k + j)];
+        for (long j = 0; j < k; ++j) squares += (row[j] - mean) * (row[j] - mean);
         const float scale = 1 / std::sqrt(squares / (float)k + eps);
-        for (long j = 0; j < k; ++j) store(&found[(size_t)(i * k + j)], wide[(size_t)(i * k + j)] * scale * load(norm + j, bf16), bf16);
+        for (long j = 0; j < k; ++j)
+            store(&found[(size_t)(i * k + j)], (row[j] - mean) * scale * load(norm + j, bf16) + (bias ? load(bias + j, bf16) : 0), bf16);
     }
     return found;
 }
@@ -341,13 +346,15 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
         }
         return 0;
     }
-    if (name.rfind("rms_", 0) == 0 || name.rfind("gated_", 0) == 0) { // what works row by row
+    const bool centred = name.rfind("layernorm_", 0) == 0;
+    if (centred || name.rfind("rms_", 0) == 0 || name.rfind("gated_", 0) == 0) { // what works row by row
         const auto at = [&](const char *wanted) { return value<uint16_t *>(params, index(wanted)); };
         const long lda = scalar("lda", 0), ldc = scalar("ldc", 0);
-        if (name[0] == 'r') {
+        if (name[0] != 'g') {
             const long m = config->grid[0], k = scalar("k", 0);
             const Matrix a{at("a"), lda, 1, 0};
-            const std::vector<uint16_t> rows = normalised(a, m, k, at("norm"), value<float>(params, index("eps")), d.bf16);
+            const std::vector<uint16_t> rows = normalised(a, m, k, at("norm"), value<float>(params, index("eps")), d.bf16, centred,
+                                                          centred ? at("bias") : nullptr);
             for (long i = 0; i < m; ++i) std::memcpy(at("c") + i * ldc, rows.data() + i * k, 2 * (size_t)k);
             return lda < k || ldc < k ? INVALID : 0;
         }

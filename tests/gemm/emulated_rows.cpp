@@ -1,6 +1,6 @@
 // usage: PROGRAM JOB
 // Runs kernels that work row by row on the CPU. JOB is a text file of whitespace-separated words:
-//   instance  grid x y  threads  shared_bytes  files of a b norm c ("-": null)
+//   instance  grid x y  threads  shared_bytes  files of a b norm bias c ("-": null)
 //   then the kernel's parameters (emulated_job.hpp)
 // INSTANCES is a list of X(number, type, problem).
 #include "sm90_rows.cuh"
@@ -9,8 +9,10 @@
 using namespace sassafras;
 
 constexpr auto counted(const RmsNormProblem *) { return std::make_index_sequence<8>(); }
+constexpr auto counted(const LayerNormProblem *) { return std::make_index_sequence<9>(); }
 constexpr auto counted(const GatedProblem *) { return std::make_index_sequence<7>(); }
 static void tell(const RmsNormProblem &given) { emulator::fixed_early = given.early; }
+static void tell(const LayerNormProblem &given) { emulator::fixed_early = given.early; }
 static void tell(const GatedProblem &) {}
 
 int main(int, char **argv) {
@@ -18,7 +20,7 @@ int main(int, char **argv) {
     int instance, threads, shared_bytes;
     Dim grid{};
     job >> instance >> grid.x >> grid.y >> threads >> shared_bytes;
-    const Operands operands(job, {"a", "b", "norm", "c"});
+    const Operands operands(job, {"a", "b", "norm", "bias", "c"});
     const std::vector<Any> parameters = operands.parameters(job);
 #define X(id, type)                                                                                                    \
     if (instance == id) {                                                                                              \

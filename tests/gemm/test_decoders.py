@@ -26,6 +26,7 @@ __all__ = ["cache", "install", "library"]  # fixtures
 FEW = "turned attention layer layer layer"
 SOME = "turned attention layer rms_norm {} gated layer"
 MANY = "turned attention mm layer mm"
+PLAIN = "turned attention layer layer_norm layer layer"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,8 @@ MANY = "turned attention mm layer mm"
         ("qwen2.5-7b", 16, f"fused {SOME} rms_norm layer {SOME}".format("layer", "layer")),
         ("qwen3-8b", 1, f"layer {FEW} layer {FEW}"),
         ("qwen2.5-7b", 128, f"fused {MANY} fused {MANY}"),
+        ("starcoder2-7b", 1, f"fused {PLAIN} layer_norm layer {PLAIN}"),
+        ("starcoder2-7b", 16, f"fused {PLAIN} layer_norm layer {PLAIN}"),
     ],
 )
 def test_what_two_layers_launch(install: Install, model: str, tokens: int, chain: str) -> None:

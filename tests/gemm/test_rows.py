@@ -19,7 +19,14 @@ from sassafras.frontend._image import parameter_sizes  # noqa: E402
 from sassafras.gemm.build.cubins import KERNELS  # noqa: E402
 from sassafras.gemm.configs import few_rows, rows, split_k_early  # noqa: E402
 from sassafras.gemm.configs.epilogue import bits  # noqa: E402
-from sassafras.gemm.configs.rows import GatedInstance, RmsNormInstance  # noqa: E402
+from sassafras.gemm.configs.rows import (  # noqa: E402
+    GATED,
+    LAYER_NORM,
+    RMS_NORM,
+    GatedInstance,
+    LayerNormInstance,
+    RmsNormInstance,
+)
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul.layer_op import LayerCall  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
@@ -41,6 +48,8 @@ INSTANCES: list[Any] = [
     RmsNormInstance("fp16", 128, 2),
     GatedInstance("fp16", 32),
     GatedInstance("bf16", 64),
+    LayerNormInstance("fp16", 64, 1),
+    LayerNormInstance("bf16", 32, 4),
 ]
 
 
@@ -56,7 +65,16 @@ FAULTS = (
         "if (column(i) >= p.k) break;", "if (emulator::spoilt != 3 && column(i) >= p.k) break;",
         "store outside",
     ),
-    ("sum * reciprocal", "(emulator::spoilt == 4 ? 1.1f : 1.0f) * sum * reciprocal", "wrong"),
+    ("place[warp] = sum;", "place[warp] = (emulator::spoilt == 4 ? 1.1f : 1.0f) * sum;", "wrong"),
+    # of a layer norm: zeros outside are no deviations; the bias
+    (
+        "if (CENTRED && column(i) >= p.k) continue;",
+        "if (CENTRED && emulator::spoilt != 5 && column(i) >= p.k) continue;", "wrong",
+    ),
+    (
+        "if (CENTRED) values[j] += added[j];",
+        "if (CENTRED && emulator::spoilt != 6) values[j] += added[j];", "wrong",
+    ),
 )  # fmt: skip
 
 
@@ -79,7 +97,7 @@ def run(program: Path, number: int, arrays: dict[str, Any], plan: Any, folder: P
         array.tofile(folder / name)
     instance = INSTANCES[number]
     words = [number, *plan.grid[:2], plan.threads, plan.shared_bytes]
-    words += [name if name in arrays else "-" for name in ("a", "b", "norm", "c")]
+    words += [name if name in arrays else "-" for name in ("a", "b", "norm", "bias", "c")]
     for name, kind in instance.parameters:
         if kind.startswith("*"):
             words.append(name)
@@ -106,15 +124,21 @@ def right(found: Any, wanted: np.ndarray, dtype: str) -> str:
 
 def normed(
     program: Path, number: int, folder: Path, m: int, k: int, *, early: bool = False, gap: int = 0,
-    size: float = 1.0, eps: float = 1e-5,
+    size: float = 1.0, eps: float = 1e-5, shift: float = 0.0, biased: bool = True,
 ) -> str:  # fmt: skip
     instance, rng = INSTANCES[number], np.random.default_rng(k)
-    a = rounded(size * rng.standard_normal((m, k + gap)), instance.dtype)
+    a = rounded(shift + size * rng.standard_normal((m, k + gap)), instance.dtype)
     norm = rounded(1 + 0.2 * rng.standard_normal(k), instance.dtype)
     x = values(a, instance.dtype)[:, :k]
+    arrays, centred = {"a": a, "norm": norm}, isinstance(instance, LayerNormInstance)
+    if centred:
+        x = x - x.mean(-1, keepdims=True)
     wanted = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * values(norm, instance.dtype)
+    if centred and biased:
+        arrays["bias"] = rounded(rng.standard_normal(k), instance.dtype)
+        wanted = wanted + values(arrays["bias"], instance.dtype)
     assert instance.why_illegal(m, k, k + gap) is None
-    arrays = {"a": a, "norm": norm, "c": np.zeros((m, k), np.uint16)}
+    arrays["c"] = np.zeros((m, k), np.uint16)
     found = run(program, number, arrays, instance.launch(m, k, k + gap, early), folder, eps)
     return right(found, wanted, instance.dtype)
 
@@ -140,6 +164,20 @@ def test_rows_are_normalised(shared: Path, tmp_path: Path) -> None:
 
 
 @needs_compiler
+def test_rows_are_centred(shared: Path, tmp_path: Path) -> None:
+    """With a bias and without; a mean of a thousand deviations, which a difference of squares would lose."""
+    program = build(shared)
+    for number in (5, 6):
+        instance = INSTANCES[number]
+        for turn, (m, k) in enumerate(((1, 8), (3, 264), (2, instance.most))):
+            found = normed(
+                program, number, tmp_path, m, k, early=turn % 2 == 1, gap=8 * turn, biased=turn != 2
+            )
+            assert found == "", f"{instance.name}, {m} x {k}"
+    assert normed(program, 5, tmp_path, 2, 512, shift=1000.0, eps=0.0, biased=False) == ""
+
+
+@needs_compiler
 def test_pairs_are_multiplied(shared: Path, tmp_path: Path) -> None:
     program = build(shared)
     for number in (3, 4):
@@ -153,9 +191,10 @@ def test_a_spoilt_norm_is_found(
     shared: Path, tmp_path: Path, fault: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = build(shared)
-    assert normed(program, 0, tmp_path, 1, 264) == ""
+    number = 0 if fault < 5 else 5
+    assert normed(program, number, tmp_path, 1, 264) == ""
     monkeypatch.setenv("SPOILT", str(fault))
-    assert FAULTS[fault - 1][2] in normed(program, 0, tmp_path, 1, 264)
+    assert FAULTS[fault - 1][2] in normed(program, number, tmp_path, 1, 264)
 
 
 @pytest.mark.parametrize("instance", rows.INSTANCES, ids=lambda i: i.name)
@@ -166,8 +205,9 @@ def test_sass(instance: Any, shared: Path) -> None:
     assert opcodes.index("PREEXIT") < opcodes.index("ACQBULK")
     loads = [number for number, op in enumerate(opcodes) if op.startswith("LDG")]
     early = [number for number in loads if number < opcodes.index("ACQBULK")]
-    each = getattr(instance, "vectors", 0)
-    assert len(early) == each and len(loads) == (3 * each or 2), "128 bits each"
+    each, centred = getattr(instance, "vectors", 0), isinstance(instance, LayerNormInstance)
+    fixed = each * (1 + centred)  # read early or late
+    assert len(early) == fixed and len(loads) == (each + 2 * fixed or 2), "128 bits each"
     assert all(".128" in opcodes[number] for number in loads)
     assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
     accepted(program, instance.name)
@@ -181,10 +221,10 @@ def test_what_they_cannot_run() -> None:
     assert "4096 are possible" in str(few.why_illegal(1, 4104, 4104))
     assert "16384 are possible" in str(many.why_illegal(1, 16392, 16392))
     assert "no multiples of 8" in str(few.why_illegal(1, 100, 100))
-    assert "a grid takes" in str(rows.GATED[0].why_illegal(70_000, 64, 128))
+    assert "a grid takes" in str(rows.PAIRS[0].why_illegal(70_000, 64, 128))
     most = 2**31 - 2048
-    assert rows.GATED[0].why_illegal(1, most, most) is None
-    assert "32 bits" in str(rows.GATED[0].why_illegal(1, most + 8, most + 8))
+    assert rows.PAIRS[0].why_illegal(1, most, most) is None
+    assert "32 bits" in str(rows.PAIRS[0].why_illegal(1, most + 8, most + 8))
 
 
 # --- operators --------------------------------------------------------------------------------------------
@@ -203,10 +243,13 @@ def test_operators_launch_a_kernel(engine: Planner, library: Path, dtype: Any) -
         for constant in (False, True):
             assert close(torch.ops.sassafras.rms_norm(x, norm, 1e-5, constant), wanted)
             assert stand_in.state_of(library).overlap == 1
+            for bias in (None, half(k, seed=3, dtype=dtype)):
+                found = torch.ops.sassafras.layer_norm(x, norm, bias, 1e-5, constant)
+                assert close(found, exact_norm(x, norm, 1e-5, bias, centred=True))
         up = half(*leading, k, seed=2, dtype=dtype)
         assert close(torch.ops.sassafras.gated(x, up), silu_of(x, up))
         assert close(torch.ops.sassafras.gated(torch.cat([x, up], -1)), silu_of(x, up))
-        calls += 4
+        calls += 8
         assert launches(library) == before + calls
 
 
@@ -216,6 +259,8 @@ def test_what_no_kernel_takes_is_torchs(engine: Planner, library: Path) -> None:
     for k in (60, 16392):
         x, norm = half(3, k), half(k, seed=1)
         assert close(torch.ops.sassafras.rms_norm(x, norm, 1e-2), exact_norm(x, norm, 1e-2))
+        found = torch.ops.sassafras.layer_norm(x, norm, norm, 1e-2)
+        assert close(found, exact_norm(x, norm, 1e-2, norm, centred=True))
     x = half(9, 128)
     assert close(
         torch.ops.sassafras.rms_norm(x[:, :64], half(64), 1e-2), exact_norm(x[:, :64], half(64), 1e-2)
@@ -237,37 +282,50 @@ def test_both_launchers_read_alike(install: Install) -> None:
     launchers_ = [install(kind).launcher for kind in ("python", "compiled")]
     x, wide = half(6, 64), half(2, 3, 128, dtype=torch.bfloat16)
     calls = [
-        (False, x, half(64), torch.empty_like(x), True),
-        (False, x, half(64), torch.empty_like(x), False),
-        (False, x[0], half(64), half(64), False),
-        (True, x, half(6, 64), torch.empty_like(x), False),
-        (True, wide, None, half(2, 3, 64, dtype=torch.bfloat16), False),
+        (RMS_NORM, x, half(64), None, torch.empty_like(x), True),
+        (RMS_NORM, x, half(64), None, torch.empty_like(x), False),
+        (RMS_NORM, x[0], half(64), None, half(64), False),
+        (LAYER_NORM, x, half(64), half(64), torch.empty_like(x), True),
+        (LAYER_NORM, x, half(64), None, torch.empty_like(x), False),
+        (GATED, x, half(6, 64), None, torch.empty_like(x), False),
+        (GATED, wide, None, None, half(2, 3, 64, dtype=torch.bfloat16), False),
     ]
-    for gated, a, other, out, constant in calls:
-        found = [launcher.rows(gated, a, other, out, 1e-5, constant) for launcher in launchers_]
-        problem, _ = read_rows(gated, a, other, None, constant, "cpu") or (None, None)
+    for kind, a, other, bias, out, constant in calls:
+        found = [launcher.rows(kind, a, other, bias, out, 1e-5, constant) for launcher in launchers_]
+        problem, _ = read_rows(kind, a, other, bias, None, constant, "cpu") or (None, None)
         assert found[0] == found[1] == tuple(problem)  # type: ignore[arg-type]
     odd = half(6, 65)[:, :64]  # apart, and its lines are not aligned
+    result, tail = torch.empty_like(x), half(384)
     bad = [
-        (False, x, half(32), torch.empty_like(x)),
-        (False, odd, half(64), torch.empty_like(x)),
-        (False, x, half(64), odd),
-        (False, x, half(64, dtype=torch.bfloat16), torch.empty_like(x)),
-        (False, x, half(64), x),  # its own operand
-        (False, half(385)[1:].view(6, 64), half(64), torch.empty_like(x)),
-        (True, x, half(6, 32), torch.empty_like(x)),
-        (True, x, half(5, 64), torch.empty_like(x)),
-        (True, x, None, torch.empty_like(x)),
-        (True, half(6, 7), None, half(6, 3)),
-        (True, x.float(), None, half(6, 32).float()),
+        (RMS_NORM, x, half(32), None, result),
+        (RMS_NORM, odd, half(64), None, result),
+        (RMS_NORM, x, half(64), None, odd),
+        (RMS_NORM, x, half(64, dtype=torch.bfloat16), None, result),
+        (RMS_NORM, x, half(64), None, x),  # its own operand
+        (RMS_NORM, half(385)[1:].view(6, 64), half(64), None, result),
+        (RMS_NORM, x, half(64), half(64), result),  # which has no bias
+        (LAYER_NORM, x, half(64), half(72), result),
+        (LAYER_NORM, x, half(64), half(1, 64), result),
+        (LAYER_NORM, x, half(64), half(64, dtype=torch.bfloat16), result),
+        (LAYER_NORM, x, half(64), half(65)[1:], result),
+        (LAYER_NORM, x, half(64), half(128)[::2], result),
+        (LAYER_NORM, x, half(64), tail[-64:], tail.view(6, 64)),
+        (GATED, x, half(6, 32), None, result),
+        (GATED, x, half(5, 64), None, result),
+        (GATED, x, None, None, result),
+        (GATED, x, half(6, 64), half(64), result),
+        (GATED, half(6, 7), None, None, half(6, 3)),
+        (GATED, x.float(), None, None, half(6, 32).float()),
     ]
     for call in bad:
         assert [launcher.rows(*call, 1e-5, False) for launcher in launchers_] == [None, None], call
 
 
-def exact_norm(x: Any, norm: Any, eps: float) -> Any:
+def exact_norm(x: Any, norm: Any, eps: float, bias: Any = None, centred: bool = False) -> Any:
     wide = x.double()
-    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * norm.double()
+    wide = wide - wide.mean(-1, keepdim=True) if centred else wide
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * norm.double()
+    return normed if bias is None else normed + bias.double()
 
 
 def test_gradients_are_torchs(engine: Planner) -> None:
@@ -356,6 +414,93 @@ def test_a_block_is_a_chain_of_launches(
     ours = len(calls) + sum(names.count(name) for name in ("gated", "rms_norm", "joined"))
     assert launches(library) == before + ours
     assert len(re.findall(r"sassafras\.\w+\.into\(", code)) == len(names)
+
+
+class Plain(torch.nn.Module):
+    """The second half of a block with layer norms, biases and an activation, as GPT's and ViT's have it."""
+
+    def __init__(self, activation: Any, bias: bool = True, inner: int = 128) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(64, bias=bias)
+        self.first, self.up = (torch.nn.Linear(64, n, bias=bias) for n in (64, inner))
+        self.down, self.activation = torch.nn.Linear(inner, 64, bias=bias), activation
+        for vector in (self.norm.weight, self.norm.bias):
+            if vector is not None:
+                torch.nn.init.normal_(vector)
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.first(torch.tanh(self.first(x)))
+        return x + self.down(self.activation(self.up(self.norm(x))))
+
+
+@pytest.mark.parametrize(
+    ("activation", "name", "dtype", "bias", "lines"),
+    [
+        (torch.nn.GELU(), "gelu", torch.float16, True, (16, 1)),
+        (torch.nn.GELU("tanh"), "gelu_tanh", torch.bfloat16, True, (3, 11)),
+        (torch.nn.ReLU(), "relu", torch.float16, False, (9,)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_plain_block_is_a_chain_of_launches(
+    early: Planner,
+    library: Path,
+    graphs: list[Any],
+    activation: Any,
+    name: str,
+    dtype: Any,
+    bias: bool,
+    lines: Any,
+) -> None:
+    torch.manual_seed(1)
+    made = Plain(activation, bias).to(dtype).requires_grad_(False)
+    x = half(*lines, 64, dtype=dtype)
+    wanted = made.double()(x.double())
+    compiled = torch.compile(sassafras.accelerate(made.to(dtype)), fullgraph=True, dynamic=False)
+    before = launches(library)
+    assert close(compiled(x), wanted), room.status()["problems"]
+    calls = [n for n in graphs[-1] if "sassafras" in str(n.target)]
+    names = [str(n.target).split(".")[1] for n in calls]
+    assert names == ["fused" if bias else "mm", "layer", "layer_norm", "layer", "layer"]
+    layers = [LayerCall(*n.args) for n in calls if n.target is torch.ops.sassafras.layer.default]
+    assert [call.activation for call in layers] == ["none", name, "none"]
+    assert [n.args[-1] for n in calls[1:]] == [False, True, True, True], "behind launches of ours"
+    assert launches(library) == before + 4 + bias
+    left = {str(n.target) for n in graphs[-1]}
+    assert not [t for t in left if any(word in t for word in ("var_mean", "erf", "relu", "sigmoid"))]
+    assert sum("tanh" in str(n.target) for n in graphs[-1]) == 1, "the one ahead of the first layer"
+
+
+@pytest.mark.parametrize(
+    ("between", "kept"),
+    [
+        (lambda net, x: (y := net.up(net.norm(x)), net.activation(y)), "erf"),  # what lies between is read
+        (lambda net, x: net.activation(net.up(net.norm(x)).float()), "erf"),  # wider than a kernel's result
+        (lambda net, x: torch.nn.functional.gelu(2 * net.up(net.norm(x))), "erf"),
+        (lambda net, x: net.up(torch.nn.functional.layer_norm(x, (64,))), "var_mean"),
+        (lambda net, x: net.up(torch.nn.functional.layer_norm(x, (2, 64)).flatten(0, 1)), "var_mean"),
+        (lambda net, x: net.up((net.norm(x).float() + 1e-3).half()), "var_mean"),
+    ],
+)
+def test_other_norms_and_activations_are_kept(
+    early: Planner, graphs: list[Any], between: Any, kept: str
+) -> None:
+    torch.manual_seed(1)
+    network = sassafras.accelerate(Plain(torch.nn.GELU()).half().requires_grad_(False))
+
+    def function(x: Any) -> Any:
+        first = network.first(x).relu()
+        return between(network, x + network.first(first))
+
+    x = half(2, 8, 2, 64)
+    compiled = torch.compile(function, backend=graph_alone.backend, fullgraph=True, dynamic=False)
+    for mine, torchs in zip(_both(compiled(x)), _both(function(x)), strict=True):
+        assert mine.dtype == torchs.dtype and close(mine, torchs.double())
+    assert [n for n in graphs[-1] if kept in str(n.target)]
+
+
+def _both(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
 
 
 def test_what_a_graph_keeps(early: Planner, graphs: list[Any]) -> None:

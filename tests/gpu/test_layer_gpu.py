@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 import sassafras  # noqa: E402
 from sassafras.gemm.configs import split_k_early, stream  # noqa: E402
 from sassafras.gemm.configs.base import Mode  # noqa: E402
+from sassafras.gemm.configs.rows import GATED, LAYER_NORM, RMS_NORM  # noqa: E402
 from sassafras.gemm.configs.split_k_early import EarlySplitKConfig  # noqa: E402
 from sassafras.gemm.configs.stream import StreamConfig  # noqa: E402
 from sassafras.gemm.matmul import api, layers, rows_op  # noqa: E402
@@ -172,13 +173,24 @@ def test_rows_between_products(engine: Any, dtype: str) -> None:
             found = [ops.rms_norm(a, norm, eps, constant) for constant in (False, True, True)]
             assert bool(((found[0].double() - wanted).abs() <= (unit + 2e-6) * wanted.abs() + 2**-25).all())
             assert all(torch.equal(found[0], one) for one in found)
+            a = a + 10 * size
+            wide = a.double() - a.double().mean(-1, keepdim=True)
+            exact = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * norm.double()
+            for bias in (None, up[0].contiguous()):
+                wanted = exact if bias is None else exact + bias.double()
+                _compiled(ops.layer_norm, a, norm, bias, eps, False)
+                found = [ops.layer_norm(a, norm, bias, eps, constant) for constant in (False, True, True)]
+                allowed = unit * wanted.abs() + 2e-5 * (1 + exact.abs())
+                assert bool(((found[0].double() - wanted).abs() <= allowed).all())
+                assert all(torch.equal(found[0], one) for one in found)
         wanted = silu(x.double()) * up.double()
         _compiled(ops.gated, x, up)
         pairs = [ops.gated(x, up), ops.gated(torch.cat([x, up], -1))]
         assert bool(((pairs[0].double() - wanted).abs() <= (unit + 2e-6) * wanted.abs() + 2**-25).all())
         assert torch.equal(*pairs)
-        for gated, a, other in ((False, x, norm), (True, x, up)):
-            assert engine.launcher.rows(gated, a, other, torch.empty_like(x), 1e-5, False) is True, "ours ran"
+        for kind, other, bias in ((RMS_NORM, norm, None), (GATED, up, None), (LAYER_NORM, norm, norm)):
+            asked = kind, x, other, bias, torch.empty_like(x), 1e-5, False
+            assert engine.launcher.rows(*asked) is True, "ours ran"
 
 
 @pytest.mark.parametrize("instance", split_k_early.EPILOGUE_INSTANCES, ids=lambda i: i.name)
@@ -214,7 +226,7 @@ def test_every_early_instance(engine: Any, instance: split_k_early.EarlyInstance
                 assert not results or bool(((results[0].double() - wanted).abs() <= allowed).all()), what
 
 
-@pytest.mark.parametrize("kind", ["product", "norm", "gated"])
+@pytest.mark.parametrize("kind", ["product", "norm", "layer_norm", "gated"])
 @pytest.mark.parametrize("rows", [8, 16, 33, 64])
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 def test_weights_behind_rows_that_start_early_are_read_whole(
@@ -238,6 +250,8 @@ def test_weights_behind_rows_that_start_early_are_read_whole(
         def middle(constant: bool, y: Any = y) -> None:
             if kind == "norm":
                 ops.rms_norm.into(y, gamma, 1e-6, constant, out=z)
+            elif kind == "layer_norm":
+                ops.layer_norm.into(y, gamma, gamma, 1e-6, constant, out=z)
             elif kind == "gated":
                 ops.gated.into(y, out=z)
 
@@ -289,50 +303,59 @@ def test_weights_behind_rows_that_start_early_are_read_whole(
 
 
 class Block(torch.nn.Module):
-    """A decoder layer's halves without attention."""
+    """A decoder layer's halves without attention; `plain`: with layer norms, biases and GELU."""
 
-    def __init__(self, hidden: int, inner: int) -> None:
+    def __init__(self, hidden: int, inner: int, plain: bool) -> None:
         super().__init__()
-        self.first, self.second = (torch.nn.RMSNorm(hidden, eps=1e-5) for _ in range(2))
+        norm = torch.nn.LayerNorm if plain else torch.nn.RMSNorm
+        self.first, self.second = (norm(hidden, eps=1e-5) for _ in range(2))
         self.qkv = torch.nn.Linear(hidden, hidden, bias=True)
-        self.o = torch.nn.Linear(hidden, hidden, bias=False)
-        self.up = torch.nn.Linear(hidden, 2 * inner, bias=False)
-        self.down = torch.nn.Linear(inner, hidden, bias=False)
+        self.o = torch.nn.Linear(hidden, hidden, bias=plain)
+        self.up = torch.nn.Linear(hidden, inner if plain else 2 * inner, bias=plain)
+        self.down = torch.nn.Linear(inner, hidden, bias=plain)
+        self.plain = plain
 
     def forward(self, x: Any) -> Any:
         x = x + self.o(torch.tanh(self.qkv(self.first(x))))
-        gate, up = self.up(self.second(x)).chunk(2, -1)
+        y = self.up(self.second(x))
+        if self.plain:
+            return x + self.down(torch.nn.functional.gelu(y, approximate="tanh"))
+        gate, up = y.chunk(2, -1)
         return x + self.down(silu(gate) * up)
 
 
 @pytest.mark.parametrize("rows", [4, 8, 16, 33, 64])
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("plain", [False, True], ids=["", "plain"])
 def test_compiled_blocks_are_chains_of_launches(
-    engine: Any, dtype: str, rows: int, monkeypatch: pytest.MonkeyPatch
+    engine: Any, plain: bool, dtype: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Right, and the same bits in 200 replays of a graph and without one."""
     torch.manual_seed(3)
     torch._dynamo.reset()
-    network = torch.nn.Sequential(*(Block(2048, 8192) for _ in range(3))).cuda().requires_grad_(False)
+    network = torch.nn.Sequential(*(Block(2048, 8192, plain) for _ in range(3))).cuda().requires_grad_(False)
     for parameter in network.parameters():
         if parameter.dim() == 2:
             parameter.normal_(std=parameter.shape[1] ** -0.5)
     network = network.to(DTYPES[dtype])
     x = torch.randn(rows, 1, 2048, device="cuda").to(DTYPES[dtype])
     wanted = network.double()(x.double())
-    plain = network.to(DTYPES[dtype])(x).double()
+    torchs = network.to(DTYPES[dtype])(x).double()
     compiled = torch.compile(sassafras.accelerate(network), fullgraph=True, dynamic=False)
-    launched: set[bool] = set()
+    launched: set[int] = set()
     real = rows_op._launched
     monkeypatch.setattr(rows_op, "_launched", lambda *call: launched.add(call[0]) or real(*call))
     first = compiled(x)
     api.settle()
     first = compiled(x).clone()
-    layers_ = [p for p in api.status()["problems"] if p["shape"] == f"{rows}x16384x2048"]
+    layers_ = [p for p in api.status()["problems"] if p["shape"] == f"{rows}x{8192 if plain else 16384}x2048"]
     assert layers_ and layers_[-1]["member"] == "ours" and str(layers_[-1]["config"]).endswith("+o"), layers_
     fused = rows <= engine.gpu(0).chooser.streamed.compiled
-    assert launched == (({False} if rows == 8 else set()) if fused else {False, True})
-    error, others = ((y.double() - wanted).square().mean().sqrt() for y in (first, plain))
+    if plain:
+        assert launched == {LAYER_NORM}
+    else:
+        assert launched == (({RMS_NORM} if rows == 8 else set()) if fused else {RMS_NORM, GATED})
+    error, others = ((y.double() - wanted).square().mean().sqrt() for y in (first, torchs))
     assert float(error) <= 1.5 * float(others)
     same_bits_in_replays(compiled, x, first)
     layers.restore(network)

@@ -1,4 +1,4 @@
-"""What stands between a model's products, row by row (`kernels/sm90_rows.cuh`): RMS norm, silu(gate) * up.
+"""What stands between a model's products, row by row (`kernels/sm90_rows.cuh`): norms, silu(gate) * up.
 
 They are launched with programmatic stream serialization and let the launch behind them start at once.
 """
@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 
 from ..problem.launch import GRID_LIMIT, Launch, ceil_div
 from .source import KernelInstance, Parameters, all_of
+
+#: of kernels that work row by row: the number that problems have for it
+RMS_NORM, GATED, LAYER_NORM = 4, 8, 128
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,6 +50,11 @@ class RmsNormInstance(KernelInstance):
         return self.threads, self.vectors, self.dtype == "bf16"
 
     @property
+    def shared_bytes(self) -> int:
+        """A sum of each warp."""
+        return self.threads // 8
+
+    @property
     def most(self) -> int:
         """Elements of a line."""
         return 8 * self.threads * self.vectors
@@ -58,14 +66,36 @@ class RmsNormInstance(KernelInstance):
             early: norm was written before the launch ahead of this one began.
         """
         scalars = {"k": k, "lda": lda, "ldc": k, "early": int(early)}
-        shared = self.threads // 8
-        return Launch((m, 1, 1), self.threads, shared, (1, 1, 1), scalars, overlap=True)
+        return Launch((m, 1, 1), self.threads, self.shared_bytes, (1, 1, 1), scalars, overlap=True)
 
     def why_illegal(self, m: int, k: int, lda: int) -> str | None:
         """Why it cannot run this; None when it can."""
         if k > self.most:
             return f"{k} elements a line, {self.most} are possible"
         return _why_illegal(m, k, lda)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LayerNormInstance(RmsNormInstance):
+    """The same for C = (A - mean of a line) * norm / sqrt(variance of it + eps) + bias, or without bias."""
+
+    TEMPLATE: ClassVar[str] = "LayerNorm"
+
+    @property
+    def name(self) -> str:
+        """For example ``layernorm_bf16_t512v1``."""
+        return f"layernorm{self._kind}_t{self.threads}v{self.vectors}"
+
+    @property
+    def parameters(self) -> Parameters:
+        """Names and types of the kernel's parameters."""
+        pointers = all_of(f"*{self.dtype}", "a", "norm", "bias", "c")
+        return (*pointers, *all_of("i32", *_LINE, "early"), ("eps", "f32"))
+
+    @property
+    def shared_bytes(self) -> int:
+        """Two sums of each warp."""
+        return self.threads // 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -117,21 +147,26 @@ _LINE = ("k", "lda", "ldc")
 RMS_NORMS: tuple[RmsNormInstance, ...] = tuple(
     RmsNormInstance(dtype, vectors=vectors) for vectors in (1, 4) for dtype in ("fp16", "bf16")
 )
-GATED: tuple[GatedInstance, ...] = tuple(map(GatedInstance, ("fp16", "bf16")))
-INSTANCES: tuple[RmsNormInstance | GatedInstance, ...] = (*RMS_NORMS, *GATED)
+LAYER_NORMS = tuple(LayerNormInstance(i.dtype, i.threads, i.vectors) for i in RMS_NORMS)
+PAIRS: tuple[GatedInstance, ...] = tuple(map(GatedInstance, ("fp16", "bf16")))
+INSTANCES: tuple[RmsNormInstance | GatedInstance, ...] = (*RMS_NORMS, *PAIRS, *LAYER_NORMS)
+_OF_KIND: dict[int, tuple[RmsNormInstance | GatedInstance, ...]] = {
+    RMS_NORM: RMS_NORMS,
+    GATED: PAIRS,
+    LAYER_NORM: LAYER_NORMS,
+}
 
 
-def chosen(
-    gated: bool, dtype: str, m: int, columns: int, ld: int, constant: bool
-) -> tuple[Any, Launch] | None:
+def chosen(kind: int, dtype: str, m: int, columns: int, ld: int, constant: bool) -> tuple[Any, Launch] | None:
     """The kernel for m lines of C and its launch; None where none can run it.
 
     Args:
+        kind: `RMS_NORM`, `GATED` or `LAYER_NORM`.
         ld: elements from line to line of the operands.
         constant: the norm's weight was written before the launch ahead of this one began.
     """
     place = m, columns, ld
-    for instance in GATED if gated else RMS_NORMS:
+    for instance in _OF_KIND[kind]:
         if instance.dtype == dtype and instance.why_illegal(*place) is None:
             early = () if isinstance(instance, GatedInstance) else (constant,)
             return instance, instance.launch(*place, *early)

@@ -1,7 +1,8 @@
-"""Patterns in Inductor's graphs (decomposed): SwiGLU's pair, a residual's sum, an RMS norm."""
+"""Patterns in Inductor's graphs (decomposed): SwiGLU's pair, GELU and ReLU, a residual's sum, norms."""
 
 from __future__ import annotations
 
+import math
 import operator
 from functools import partial
 from typing import Any
@@ -93,6 +94,57 @@ def pair(node: Any) -> LayerCall | None:
     return None
 
 
+def activation(node: Any) -> LayerCall | None:
+    """The call that computes a node, where that is relu or gelu of a product and nothing reads what lies
+    between."""
+    seen: set[Any] = {node}
+    inner = _before(node, seen, _CAST)
+    if inner.target is _aten.relu.default:
+        name, x = "relu", inner.args[0]
+    elif (found := _gelu(inner, seen)) is not None:
+        name, x = found
+    else:
+        return None
+    x = _before(x, seen, _CAST)
+    seen |= {inner, x}
+    if (ours := product(x)) is None or any({*old.users} - seen for old in seen - {node}):
+        return None
+    dtype = ours.a.meta["val"].dtype
+    casts = {old.args[1] for old in seen if old.target is _CAST}
+    if node.meta["val"].dtype != dtype or not casts <= {torch.float32, dtype}:
+        return None
+    return ours._replace(activation=name)
+
+
+def _gelu(node: Any, seen: set[Any]) -> tuple[str, Any] | None:
+    """(its name, x) of x / 2 * (1 + f(x)) as Inductor decomposes both of torch's; what lies between is added
+    to `seen`."""
+    for half, more in _factors(node):
+        x, inner = _times(half, 0.5), _arguments(more, 2, _aten.add.Tensor) or (None, None)
+        (of_erf,), (of_tanh,) = (
+            _arguments(inner[0], 1, f) or (None,) for f in (_aten.erf.default, _aten.tanh.default)
+        )
+        if x is None or inner[1] != 1:
+            continue
+        if of_erf is not None and _times(of_erf, math.sqrt(0.5)) is x:
+            seen |= {half, more, inner[0], of_erf}
+            return "gelu", x
+        total = _times(of_tanh, math.sqrt(2 / math.pi))
+        first, cubes = _arguments(total, 2, _aten.add.Tensor) or (None, None)
+        cube = _times(cubes, 0.044715)
+        square = next((one for one, other in _factors(cube) if other is x), None)
+        if first is x and _factors(square)[:1] == ((x, x),):
+            seen |= {half, more, inner[0], of_tanh, total, cubes, cube, square}
+            return "gelu_tanh", x
+    return None
+
+
+def _times(node: Any, factor: float) -> Any:
+    """x of x * factor; None: something else."""
+    x, by = _arguments(node, 2, _aten.mul.Tensor) or (None, None)
+    return x if isinstance(by, float) and math.isclose(by, factor) else None
+
+
 def _casts(node: Any, dtype: Any) -> bool:
     return node.target is _CAST and node.args[1] == dtype
 
@@ -143,6 +195,42 @@ def rms_norm(node: Any) -> tuple[Any, Any, float] | None:
     return None
 
 
+def layer_norm(node: Any) -> tuple[Any, Any, Any, float] | None:
+    """(x, weight, bias or None, eps) where a node is (x - its mean) / sqrt(its variance along the last extent
+    + eps) * weight + bias, or without it."""
+    if (result := known(node)) is None:
+        return None
+    uncast = partial(_uncast, dtype=result.dtype)
+    scaled, bias = _arguments(uncast(node), 2, _aten.add.Tensor) or (uncast(node), None)
+    for inner, weight in _factors(scaled):
+        for less, root in _factors(inner):
+            wide, mean = _arguments(less, 2, _aten.sub.Tensor) or (None, None)
+            if wide is None or (eps := _deviation(root, wide, mean)) is None:
+                continue
+            found = x, *vectors = uncast(wide), uncast(weight), *([] if bias is None else [uncast(bias)])
+            values = [known(one) for one in found]
+            if any(value is None or value.dtype != result.dtype for value in values):
+                continue
+            if {value.shape for value in values[1:]} == {values[0].shape[-1:]}:
+                return x, vectors[0], vectors[1] if bias is not None else None, eps
+    return None
+
+
+def _deviation(node: Any, wide: Any, mean: Any) -> float | None:
+    """eps of 1 / sqrt(variance of `wide` along the last extent + eps), of the operator that gives `mean`."""
+    (inner,) = _arguments(node, 1, _aten.rsqrt.default) or (None,)
+    variance, eps = _arguments(inner, 2, _aten.add.Tensor, _aten.add.Scalar) or (None, None)
+    both = [_arguments(part, 2, operator.getitem) or (None, None) for part in (variance, mean)]
+    moments, value = both[0][0], known(wide)
+    if moments is None or both != [(moments, 0), (moments, 1)] or value is None:
+        return None
+    if moments.target is not _aten.var_mean.correction or moments.args[0] is not wide:
+        return None
+    last = [*moments.args[1:]] in ([[-1]], [[value.dim() - 1]])
+    whole = last and moments.kwargs == {"correction": 0, "keepdim": True} and value.dtype == torch.float32
+    return eps if whole and isinstance(eps, float) else None
+
+
 def _mean_square(node: Any) -> tuple[Any, float] | None:
     """(x, eps) of 1 / sqrt(mean of x's squares along the last extent + eps), x in FP32."""
     (inner,) = _arguments(node, 1, _aten.rsqrt.default) or (None,)
@@ -164,9 +252,9 @@ def _arguments(node: Any, count: int, *targets: Any) -> tuple[Any, ...] | None:
 
 def _factors(node: Any) -> tuple[tuple[Any, Any], ...]:
     """Both orders of a product's factors."""
-    if node.target is not _aten.mul.Tensor or not all(isinstance(f, torch.fx.Node) for f in node.args):
+    if not isinstance(node, torch.fx.Node) or node.target is not _aten.mul.Tensor:
         return ()
-    return node.args, node.args[::-1]
+    return (node.args, node.args[::-1]) if all(isinstance(f, torch.fx.Node) for f in node.args) else ()
 
 
 def _uncast(node: Any, dtype: Any) -> Any:

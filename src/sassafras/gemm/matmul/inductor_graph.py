@@ -10,7 +10,6 @@ Attention of one query row becomes ``sassafras::attention`` for the same reason.
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -20,19 +19,35 @@ from typing import Any
 import torch
 
 from ..configs import joined
+from ..configs.epilogue import SWIGLU
 from ..configs.persistent_pair import PairConfig
+from ..configs.rows import GATED, LAYER_NORM, RMS_NORM
 from ..configs.stream import COLUMNS, LEAST_CONSTANT
 from . import (
     api,
     attention_op,
     attention_patterns,
     graph_by_torch,
+    graph_memory,
     joined_op,
     plain_tensors,
     rows_op,
     turned_patterns,
 )
-from .graph_patterns import FILE, halves, known, lies, pair, product, residual, rms_norm, same_columns
+from .graph_memory import laid_out, source, unwritten, with_source
+from .graph_patterns import (
+    FILE,
+    activation,
+    halves,
+    known,
+    layer_norm,
+    lies,
+    pair,
+    product,
+    residual,
+    rms_norm,
+    same_columns,
+)
 from .joined_problem import JoinedCall
 from .layer_op import LayerCall, layer
 from .problem import Problem
@@ -49,16 +64,10 @@ _PRODUCTS = {
     _aten.bmm.default,
 }
 #: what `rewrite` puts into graphs
-_PUT = {layer, joined_op.joined, rows_op.rms_norm, rows_op.gated, attention_op.attention}
+_PUT = {layer, joined_op.joined, rows_op.rms_norm, rows_op.layer_norm, rows_op.gated, attention_op.attention}
 #: most rows for which launches between products are ours: then reading the weights is most of a product (with
 #: 128 and 256 rows such chains took models to 0.90 to 1.02 of their speed on an H200)
 MOST_ROWS = 64
-#: operators that read a tensor however it lies
-_TORCHS = "aten", "prims"
-#: operators whose result Inductor may let lie where their first argument does
-_SCATTERS = {_aten.index_put.default, _aten._unsafe_index_put.default, _aten.slice_scatter.default}
-_SCATTERS |= {_aten.select_scatter.default, _aten.diagonal_scatter.default}
-_VIEWS = {_aten.permute.default, _aten.reshape.default, _aten.t.default, _aten.transpose.int}
 
 
 def rewrite(graph: Any) -> int:
@@ -71,13 +80,15 @@ def rewrite(graph: Any) -> int:
     if graph_by_torch.replaces(graph) or api._engine is None:
         return 0
     for node in list(graph.nodes):  # first: pairs are products behind norms, too
-        if (call := pair(node)) is None:
+        if (call := pair(node) or activation(node)) is None:
             continue
         call = call._replace(constant=_constant(call))
         if _serves(call):
             _put(graph, node, call)
-        else:
+        elif call.name == SWIGLU:
             _gate(graph, node, call)
+        elif _serves(call._replace(constant=False), alone=True):
+            _replace(graph, node, _OURS.fused.default, call.a, call.b, call.bias, call.activation, 1.0)
     calls = {node: call for node in graph.nodes if (call := _call(node)) is not None}
     normed, moved = _normed(calls), dict[Any, Any]()  # what was replaced -> what stands there
     for node, call in calls.items():
@@ -108,21 +119,32 @@ def _gate(graph: Any, node: Any, call: LayerCall) -> None:
     plain = call._replace(other=None, activation="none")
     if any(v is None for v in values) or not _serves(plain):
         return
-    if rows_op.serves(MOST_ROWS, True, *values):
+    if rows_op.serves(MOST_ROWS, GATED, *values):
         _replace(graph, node, rows_op.gated, operands[0], *operands[1:])
 
 
 def _norm(graph: Any, root: Any) -> None:
     """Let a kernel of ours normalise what a kernel of ours has left to one, or an input."""
-    if (found := rms_norm(root)) is None or root.target in _PUT:
+    if root.target in _PUT or (found := _norm_of(root)) is None:
         return
-    x, weight, eps = found
+    (operator_, kind), x, weight, bias, eps = found
     ahead = _behind_reshapes(x)
     if ahead.op != "placeholder" and ahead.target is not layer:
         return  # Inductor normalises it in the kernel that computes it
-    constant = _unwritten(weight) and _behind_product(x)
-    if rows_op.serves(MOST_ROWS, False, known(x), known(weight), constant):
-        _replace(graph, root, rows_op.rms_norm, x, weight, eps, constant)
+    constant = all(unwritten(one) for one in (weight, bias) if one is not None) and _behind_product(x)
+    added = None if bias is None else known(bias)
+    if rows_op.serves(MOST_ROWS, kind, known(x), known(weight), added, constant):
+        given = (x, weight) if kind == RMS_NORM else (x, weight, bias)
+        _replace(graph, root, operator_, *given, eps, constant)
+
+
+def _norm_of(root: Any) -> tuple[tuple[Any, int], Any, Any, Any, float] | None:
+    """((operator, kind), x, weight, bias, eps) of a norm of rows."""
+    if (found := rms_norm(root)) is not None:
+        x, weight, eps = found
+        return (rows_op.rms_norm, RMS_NORM), x, weight, None, eps
+    centred = layer_norm(root)
+    return None if centred is None else ((rows_op.layer_norm, LAYER_NORM), *centred)
 
 
 def _attend(graph: Any, node: Any) -> None:
@@ -165,13 +187,13 @@ def _join(graph: Any) -> None:
             continue
         if (made := _joined(graph, parts)) is None:
             continue
-        if rows_op.serves(MOST_ROWS, True, known(made)):
+        if rows_op.serves(MOST_ROWS, GATED, known(made)):
             _replace(graph, node, rows_op.gated, made)
         else:
             _drop(graph, made)
     alike: dict[Any, list[Any]] = defaultdict(list)
     for node in graph.nodes:
-        if (shared := _joins(node)) is not None and not _laid_out(node):
+        if (shared := _joins(node)) is not None and not laid_out(node):
             alike[shared].append(node)
     for (root, *_), found in alike.items():
         for first in range(0, len(found) - 1, 3):
@@ -189,25 +211,8 @@ def _joins(node: Any) -> Any:
     weight = known(call.b)
     if weight is None or weight.dim() != 2 or weight.shape[1] % joined.UNIT:
         return None
-    fixed = _unwritten(call.b) and (call.bias is None or _unwritten(call.bias))
+    fixed = unwritten(call.b) and (call.bias is None or unwritten(call.bias))
     return (_behind_reshapes(call.a), call.norm, call.eps, weight.stride(1)) if fixed else None
-
-
-def _laid_out(node: Any) -> bool:
-    """Whether anything but Inductor and torch's own operators sees how a node lies: a caller, an operator of
-    ours or of others; or what asks for elements by their place in memory."""
-
-    def may_see(reader: Any) -> bool:
-        if reader.target is operator.getitem:
-            return _laid_out(reader)
-        torchs = isinstance(reader.target, torch._ops.OpOverload) and reader.target.namespace in _TORCHS
-        if not torchs or reader.target is _aten.as_strided.default:
-            return True
-        shares = any(argument.alias_info is not None for argument in reader.target._schema.arguments)
-        shares |= reader.target in _SCATTERS and reader.args[0] is node
-        return shares and _laid_out(reader)
-
-    return any(map(may_see, node.users))
 
 
 def _joined(graph: Any, parts: list[Any]) -> Any:
@@ -224,7 +229,7 @@ def _joined(graph: Any, parts: list[Any]) -> Any:
         return None
     ahead = {*takewhile(lambda node: node is not first, graph.nodes)}
     for node in (*weights, *filter(None, biases)):
-        for view in _with_source(node):
+        for view in with_source(node):
             if view not in ahead and view.op != "placeholder":
                 first.prepend(view)
                 ahead.add(view)
@@ -238,11 +243,6 @@ def _cut(graph: Any, parts: list[Any], made: Any) -> None:
     for node in parts if made is not None else ():
         begin, end = end, end + node.meta["val"].shape[-1]
         _replace(graph, node, _aten.slice.Tensor, made, made.meta["val"].dim() - 1, begin, end)
-
-
-def _with_source(node: Any) -> list[Any]:
-    """A node behind what it is a view of."""
-    return [*(_with_source(node.args[0]) if node.target in _VIEWS else ()), node]
 
 
 def _call(node: Any) -> LayerCall | None:
@@ -286,14 +286,14 @@ def _constant(call: LayerCall) -> bool:
     """Whether a call's weights are inputs that nothing in the graph writes, and a product of the graph's own,
     on which `a` depends, lies between whatever wrote them and the call, which `_overlaps` what is ahead."""
     weights = [w for w in (call.b, call.other, call.norm) if w is not None]
-    return all(map(_unwritten, weights)) and _behind_product(call.a) and _overlaps(call.a)
+    return all(map(unwritten, weights)) and _behind_product(call.a) and _overlaps(call.a)
 
 
 def _overlaps(node: Any) -> bool:
     """Whether reading weights early pays behind what computes a product's rows: few, or by a launch of ours,
     now or later. Behind others, copies of weights ahead of those of 16 to 64 rows cost 2 to 4 % (an H200)."""
-    root, rows = _source(node), node.meta["val"].shape[:-1].numel()  # heads are merged behind attention
-    ours = getattr(root.target, "namespace", "") == "sassafras" or rms_norm(root) is not None
+    root, rows = source(node), node.meta["val"].shape[:-1].numel()  # heads are merged behind attention
+    ours = getattr(root.target, "namespace", "") == "sassafras" or _norm_of(root) is not None
     return rows <= COLUMNS or ours or attention_patterns.served(root) is not None
 
 
@@ -310,32 +310,9 @@ def _behind_product(node: Any) -> bool:
     return False
 
 
-def _source(node: Any) -> Any:
-    while node.target in _VIEWS:
-        node = node.args[0]
-    return node
-
-
-def _unwritten(node: Any) -> bool:
-    found = _source(node)
-    return found.op == "get_attr" or (found.op == "placeholder" and not any(map(_writes, _views(found))))
-
-
-def _views(node: Any) -> Iterator[Any]:
-    """Readers of a node's memory."""
-    for reader in node.users:
-        yield reader
-        if reader.target in _VIEWS:
-            yield from _views(reader)
-
-
-def _writes(reader: Any) -> bool:
-    known = reader.op == "output" or isinstance(reader.target, torch._ops.OpOverload)
-    return not known or (reader.op != "output" and reader.target._schema.is_mutable)
-
-
-def _serves(call: LayerCall) -> bool:
-    """Whether a kernel serves it that `_takes_in` what surrounds it; that is compiled, then."""
+def _serves(call: LayerCall, alone: bool = False) -> bool:
+    """Whether a kernel serves it that `_takes_in` what surrounds it, or any if `alone`; that is compiled,
+    then."""
     engine, nodes = api._engine, [t for t in call[:6] if t is not None]
     values: dict[Any, Any] = {node: known(node) for node in nodes}
     if any(value is None for value in values.values()):
@@ -353,7 +330,7 @@ def _serves(call: LayerCall) -> bool:
         return False
     where = a.device.index or 0, int(a.dtype == torch.bfloat16)
     problem = Problem(*where, m, total, k, 1, k, b.stride(1), width, 1, extra=call.product.extra)
-    if not _takes_in(engine.choose(problem).config):  # type: ignore[union-attr]
+    if not alone and not _takes_in(engine.choose(problem).config):  # type: ignore[union-attr]
         return False
     for _ in range(2):  # a second time with the kernel that has been compiled
         engine.serve(tuple(problem))  # type: ignore[union-attr]
@@ -395,11 +372,13 @@ def _added(graph: Any, target: Any, *args: Any) -> Any:
 
 def _drop(graph: Any, node: Any) -> None:
     """Erase a node that nothing reads, and what only it read."""
-    if node.op == "call_function" and not node.users and not node.is_impure():
-        before = node.all_input_nodes
-        graph.erase_node(node)
-        for one in before:
-            _drop(graph, one)
+    erased, open_ = set(), [node]
+    while open_:
+        one = open_.pop()
+        if one not in erased and one.op == "call_function" and not one.users and not one.is_impure():
+            open_ += one.all_input_nodes
+            erased.add(one)
+            graph.erase_node(one)
 
 
 def _decided_by() -> str:
@@ -433,7 +412,8 @@ def _passes() -> type | None:
             """Of all, and of what decides: a tuned table, or another version, makes another graph. None,
             without which no graph is cached, where one has none."""
             known = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.before]
-            files = __file__, FILE, attention_patterns.FILE, turned_patterns.FILE, graph_by_torch.FILE
+            rooms = graph_memory, attention_patterns, turned_patterns, graph_by_torch
+            files = __file__, FILE, *(room.FILE for room in rooms)
             return None if None in known else (get_hash_for_files(files), _decided_by(), *known)
 
     return Pass

@@ -219,14 +219,13 @@ class PythonLauncher:
             stacklevel=3,
         )
 
-    def rows(self, gated: bool, a: Any, other: Any, out: Any, eps: float, constant: bool) -> Any:
+    def rows(self, kind: int, a: Any, other: Any, bias: Any, out: Any, eps: float, constant: bool) -> Any:
         """`read_rows`'s call. True: a kernel was launched; False: torch serves; None: no plan can; a problem:
         it has no plan yet."""
-        if not all(self._torch.plain(t) for t in (a, other, out) if t is not None):
+        if not all(self._torch.plain(t) for t in (a, other, bias, out) if t is not None):
             return None
-        if (found := read_rows(gated, a, other, out, constant, self._torch.device_type)) is None:
-            return None
-        return self._launched(*found, out, eps)
+        found = read_rows(kind, a, other, bias, out, constant, self._torch.device_type)
+        return None if found is None else self._launched(*found, out, eps)
 
     def joined(self, *call: Any) -> Any:
         """The same for `JoinedCall`'s tensors, `out`, eps and constant."""

@@ -38,13 +38,14 @@ from .joined_problem import JOINED, apart
 from .launcher_python import KernelLauncher, PythonLauncher, Torch, compiled
 from .loading import deciding_digest, load_table
 from .plan import KernelPlan, first_legal, plan, plan_alone, plan_attention, plan_joined, why_illegal
-from .problem import BETA, BIAS, CONSTANT, DTYPES, GATED, RMS_NORM, MatmulCall, Problem, read
+from .problem import BETA, BIAS, CONSTANT, DTYPES, MatmulCall, Problem, read
 from .turned_problem import TURNED
 
 #: cubins that come with the package, named as in the cache; there may be none
 SHIPPED = DATA / "cubins"
 #: `Problem.transposed` -> what `status` calls it
-_ROWS = {JOINED: "joined", GATED: "gated", RMS_NORM: "rms_norm", ATTENTION: "attention", TURNED: "turned"}
+_ROWS = {JOINED: "joined", ATTENTION: "attention", TURNED: "turned"}
+_ROWS |= {rows.GATED: "gated", rows.RMS_NORM: "rms_norm", rows.LAYER_NORM: "layer_norm"}
 #: the same -> what chooses a kernel, and what that is asked of a problem
 _AROUND: dict[int, tuple[Callable[..., Any], Callable[[Problem], tuple[Any, ...]]]] = {
     ATTENTION: (lambda *asked: attention.chosen(*asked), attention_problem.asked_of),
@@ -208,9 +209,8 @@ class Planner:
             choose, asked_of = _AROUND[problem.transposed]
             found = choose(*asked_of(problem))
             return None if found is None else (found[0], plan_attention(*found))
-        gated, constant = problem.transposed == GATED, bool(problem.extra & CONSTANT)
-        place = DTYPES[problem.dtype], problem.m, problem.n, problem.k, constant
-        chosen = rows.chosen(gated, *place)
+        place = DTYPES[problem.dtype], problem.m, problem.n, problem.k, bool(problem.extra & CONSTANT)
+        chosen = rows.chosen(problem.transposed, *place)
         return None if chosen is None else (chosen[0], plan_alone(*chosen))
 
     def _serve(self, problem: Problem) -> Choice:

@@ -8,6 +8,7 @@ from dataclasses import astuple
 from typing import Any, NamedTuple
 
 from ..configs.epilogue import NUMBERS, SWIGLU, Batch, Lines, bits
+from ..configs.rows import GATED, LAYER_NORM
 from ..problem.shape import Product, Shape
 
 #: names of the bits in `Problem.transposed`, as cuBLAS would say it: B first, then A
@@ -318,26 +319,23 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
     return ReadCall(problem, at_a, at_b, at_c, at_bias, at_addend, at_norm, leading)
 
 
-#: `Problem.transposed` of what stands between products
-RMS_NORM, GATED = 4, 8
-
-
 def read_rows(
-    gated: bool, a: Any, other: Any, out: Any, constant: bool = False, device_type: str = "cuda"
+    kind: int, a: Any, other: Any, bias: Any, out: Any, constant: bool = False, device_type: str = "cuda"
 ) -> tuple[Problem, dict[str, int]] | None:
     """What a call of plain tensors (of stand-ins without memory, `out` None) asks of kernels that work row by
     row (`configs.rows`): problem, and addresses by parameter; None for what none of them reads.
 
-    The problem's m, n and k are C's lines and columns, and elements from line to line of `a`.
+    The problem's m, n and k are C's lines and columns, and elements from line to line of `a`; `transposed` is
+    the kind.
 
     Args:
-        gated: out = silu(a) * other, where a's lines hold both halves if there is no `other`; otherwise `out`
-            is `a`, RMS-normalised, times `other`.
-        constant: `other` was written before the launch ahead of this one began.
+        kind: `rows.GATED`: out = silu(a) * other, where a's lines hold both halves if there is no `other`;
+            otherwise `out` is `a`, normalised, times `other`, of a `rows.LAYER_NORM` plus `bias`, if any.
+        constant: `other` and `bias` were written before the launch ahead of this one began.
     """
     import torch
 
-    tensors = [t for t in (a, other, out) if t is not None]
+    tensors, gated = [t for t in (a, other, bias, out) if t is not None], kind == GATED
     if a.device.type != device_type or a.dtype not in (torch.float16, torch.bfloat16) or a.dim() < 1:
         return None
     if any((t.dtype, t.device) != (a.dtype, a.device) or not t.is_contiguous() for t in tensors):
@@ -348,17 +346,21 @@ def read_rows(
         return None
     if other is not None and other.shape != (a.shape if gated else (line,)):
         return None
+    if bias is not None and (kind != LAYER_NORM or bias.shape != (line,)):
+        return None
     lines, at = a.numel() // line, {}
     if out is not None:
         at = {"a": a.data_ptr(), "c": out.data_ptr()}
         at["b"] = at["norm"] = at["a"] + 2 * columns if other is None else other.data_ptr()
+        at["bias"] = 0 if bias is None else bias.data_ptr()
         taken = [(at["a"], a.numel()), (at["b"], 0 if other is None else other.numel())]
+        taken.append((at["bias"], 0 if bias is None else line))
         end = at["c"] + 2 * out.numel()
         if out.shape != (*a.shape[:-1], columns) or any(address % 16 for address in at.values()):
             return None
         if any(begin < end and at["c"] < begin + 2 * count for begin, count in taken):
             return None
-    kind, extra = GATED if gated else RMS_NORM, CONSTANT * constant
+    extra = CONSTANT * constant
     dtype = int(a.dtype == torch.bfloat16)
     problem = Problem(a.device.index or 0, dtype, lines, columns, line, kind, 0, 0, 0, 0, 0, extra=extra)
     return problem, at

@@ -1,4 +1,4 @@
-"""``torch.ops.sassafras.rms_norm`` and ``.gated``: what stands between the products of a compiled model.
+"""``torch.ops.sassafras.rms_norm``, ``.layer_norm`` and ``.gated``: what stands between a model's products.
 
 Their kernels (`configs.rows`) let the product behind them start, and read its weights, while they run.
 `inductor_graph` puts them into the graphs of compiled models, where products of ours are around them.
@@ -10,31 +10,32 @@ from typing import Any
 
 import torch
 
+from ..configs.rows import GATED, LAYER_NORM, RMS_NORM
 from . import api, served, swiglu, torch_op
 from .problem import read_rows
 
 _functional = torch.nn.functional
 
 
-def serves(most: int, gated: bool, a: Any, other: Any = None, constant: bool = False) -> bool:
+def serves(most: int, kind: int, a: Any, other: Any = None, bias: Any = None, constant: bool = False) -> bool:
     """Whether a kernel serves a call of what stands for these in a graph; that is compiled, then.
 
     Args:
         most: lines of `a`, at most.
-        gated, a, other, constant: as `read_rows` takes them.
+        kind, a, other, bias, constant: as `read_rows` takes them.
     """
-    engine = api._engine
-    if engine is None or not (found := read_rows(gated, a, other, None, constant, engine.torch.device_type)):
+    if (engine := api._engine) is None:
         return False
-    return found[0].m <= most and served.compiled_for(found[0])
+    found = read_rows(kind, a, other, bias, None, constant, engine.torch.device_type)
+    return found is not None and found[0].m <= most and served.compiled_for(found[0])
 
 
-def _launched(gated: bool, a: Any, other: Any, out: Any, eps: float = 0.0, constant: bool = False) -> bool:
+def _launched(kind: int, a: Any, other: Any, bias: Any, out: Any, eps: float, constant: bool) -> bool:
     """Whether a kernel was launched that writes `out`."""
-    return served.launched(out, "rows", gated, a, other, out, eps, constant)
+    return served.launched(out, "rows", kind, a, other, bias, out, eps, constant)
 
 
-# --- RMS norm ---------------------------------------------------------------------------------------------
+# --- norms ------------------------------------------------------------------------------------------------
 
 
 def _norm_by_torch(a: Any, norm: Any, eps: float, constant: bool = False) -> Any:
@@ -43,17 +44,36 @@ def _norm_by_torch(a: Any, norm: Any, eps: float, constant: bool = False) -> Any
 
 def _norm_run(a: Any, norm: Any, eps: float, constant: bool = False) -> Any:
     c = torch.empty(a.shape, dtype=a.dtype, device=a.device)
-    return c if _launched(False, a, norm, c, eps, constant) else _norm_by_torch(a, norm, eps).contiguous()
+    done = _launched(RMS_NORM, a, norm, None, c, eps, constant)
+    return c if done else _norm_by_torch(a, norm, eps).contiguous()
 
 
 def _norm_into(a: Any, norm: Any, eps: float, constant: bool, *, out: Any) -> None:
-    if not _launched(False, a, norm, out, eps, constant):
+    if not _launched(RMS_NORM, a, norm, None, out, eps, constant):
         api.fell_back("rms_norm")
         out.copy_(_norm_by_torch(a, norm, eps))
 
 
-def _norm_fake(a: Any, norm: Any, eps: float, constant: bool = False) -> Any:
+def _norm_fake(a: Any, *_: Any) -> Any:
     return a.new_empty(a.shape)
+
+
+def _centred_by_torch(a: Any, norm: Any, bias: Any, eps: float, constant: bool = False) -> Any:
+    return _functional.layer_norm(a, norm.shape, norm, bias, eps)
+
+
+def _centred_run(a: Any, norm: Any, bias: Any, eps: float, constant: bool = False) -> Any:
+    c = torch.empty(a.shape, dtype=a.dtype, device=a.device)
+    done = _launched(LAYER_NORM, a, norm, bias, c, eps, constant)
+    return c if done else _centred_by_torch(a, norm, bias, eps).contiguous()
+
+
+def _centred_into(a: Any, norm: Any, *rest: Any, out: Any) -> None:
+    *bias, eps, constant = rest
+    added = bias[0] if bias else None
+    if not _launched(LAYER_NORM, a, norm, added, out, eps, constant):
+        api.fell_back("layer_norm")
+        out.copy_(_centred_by_torch(a, norm, added, eps))
 
 
 # --- silu(gate) * up --------------------------------------------------------------------------------------
@@ -65,11 +85,12 @@ def _gated_fake(gate: Any, up: Any = None) -> Any:
 
 def _gated_run(gate: Any, up: Any = None) -> Any:
     c = _gated_fake(gate, up)
-    return c if _launched(True, gate, up, c) else swiglu.gated(gate, up).contiguous()
+    done = _launched(GATED, gate, up, None, c, 0.0, False)
+    return c if done else swiglu.gated(gate, up).contiguous()
 
 
 def _gated_into(gate: Any, up: Any = None, *, out: Any) -> None:
-    if not _launched(True, gate, up, out):
+    if not _launched(GATED, gate, up, None, out, 0.0, False):
         api.fell_back("gated")
         out.copy_(swiglu.gated(gate, up))
 
@@ -85,4 +106,7 @@ def _told_of(lines: Any, *given: Any) -> torch_op.Told | None:
 
 
 rms_norm = torch_op.register("rms_norm", _norm_run, _norm_by_torch, _norm_into, _norm_fake, _told_of)
+layer_norm = torch_op.register(
+    "layer_norm", _centred_run, _centred_by_torch, _centred_into, _norm_fake, _told_of
+)
 gated = torch_op.register("gated", _gated_run, swiglu.gated, _gated_into, _gated_fake, _told_of)

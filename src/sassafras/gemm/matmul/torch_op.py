@@ -1,6 +1,6 @@
 """``torch.ops.sassafras.mm`` and ``.fused``: the operators that torch.compile, autograd and tracers see.
-(``.layer``: `layer_op`; ``.joined``: `joined_op`; ``.rms_norm``, ``.gated``: `rows_op`; ``.attention``:
-`attention_op`.)
+(``.layer``: `layer_op`; ``.joined``: `joined_op`; ``.rms_norm``, ``.layer_norm``, ``.gated``: `rows_op`;
+``.attention``: `attention_op`.)
 
 ``mm(a, b)`` is the product of two matrices. ``fused(a, b, bias, activation, alpha, residual)`` is
 activation(alpha * a @ b + residual + bias) with a: (..., m, k), b: (..., k, n), leading extents as
@@ -33,6 +33,7 @@ _SCHEMAS = {
     " Tensor? second_bias=None, Tensor? third_bias=None, Tensor? norm=None, float eps=0.0,"
     " bool constant=False) -> Tensor",
     "rms_norm": "(Tensor a, Tensor norm, float eps, bool constant=False) -> Tensor",
+    "layer_norm": "(Tensor a, Tensor norm, Tensor? bias, float eps, bool constant=False) -> Tensor",
     "gated": "(Tensor gate, Tensor? up=None) -> Tensor",
     "attention": "(Tensor q, Tensor k, Tensor v, Tensor? mask=None, float? scale=None) -> Tensor",
 }

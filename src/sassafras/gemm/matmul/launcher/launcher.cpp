@@ -126,18 +126,19 @@ PyObject *launched(Launcher *self, const Arguments &asked, const Call &call) {
     return refused(self, plan, call, code) < 0 ? nullptr : Py_NewRef(Py_False);
 }
 
-// rows(gated, a, other, out, eps, constant), of plain tensors: True: a kernel was launched; False: torch serves; None: no plan can;
+// rows(kind, a, other, bias, out, eps, constant), of plain tensors: True: a kernel was launched; False: torch serves; None: no plan can;
 // the problem as a tuple: there is no plan yet
 PyObject *rows(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     auto *self = (Launcher *)object;
-    if (count != 6) {
-        PyErr_SetString(PyExc_TypeError, "gated, a, other, out, eps and constant are expected, by position");
+    if (count != 7) {
+        PyErr_SetString(PyExc_TypeError, "kind, a, other, bias, out, eps and constant are expected, by position");
         return nullptr;
     }
-    Rows read{args[1], args[2] == Py_None ? nullptr : args[2], args[3], args[0] == Py_True, args[5] == Py_True};
+    const auto given = [&](int i) { return args[i] == Py_None ? nullptr : args[i]; };
+    const Rows read{args[1], given(2), given(3), args[4], (uint8_t)PyLong_AsLong(args[0]), args[6] == Py_True};
     Arguments asked;
-    asked.a = read.a, asked.b = read.a, asked.out = read.out, asked.norm = read.other;
-    asked.eps = PyFloat_AsDouble(args[4]);
+    asked.a = read.a, asked.b = read.a, asked.out = read.out, asked.norm = read.other, asked.bias = read.bias;
+    asked.eps = PyFloat_AsDouble(args[5]);
     if (PyErr_Occurred()) return nullptr;
     Call call;
     if (!every(self, asked, unwrapped) || !every(self, asked, as_it_lies) ||

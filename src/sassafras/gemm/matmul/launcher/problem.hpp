@@ -277,14 +277,14 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
 
 // --- what stands between products ------------------------------------------------------------------------------
 
-constexpr uint8_t kRmsNorm = 4, kGated = 8; // Key::transposed
+constexpr uint8_t kGated = 8, kLayerNorm = 128; // Key::transposed; another: an RMS norm
 
-// out = a's lines normalised and times other; or silu(a) * other, where a's lines hold both halves if there is no other. eps, constant:
-// as in Arguments.
+// out = a's lines normalised and times other, of a layer norm plus bias, if any; or silu(a) * other, where a's lines hold both halves if
+// there is no other. constant: as in Arguments.
 struct Rows {
-    PyObject *a, *other = nullptr, *out;
-    bool gated = false, constant = false;
-    double eps = 0;
+    PyObject *a, *other, *bias, *out;
+    uint8_t kind;
+    bool constant;
 };
 
 bool tight(const DLTensor &t) {
@@ -307,23 +307,29 @@ bool read_rows(const ExchangeApi *api, int device_type, const Rows &asked, Call 
         if (a.shape[d] != c.shape[d]) return false;
         lines *= a.shape[d];
     }
-    const int64_t line = a.shape[a.ndim - 1], columns = asked.gated && !asked.other ? line / 2 : line;
+    const bool gated = asked.kind == kGated;
+    const int64_t line = a.shape[a.ndim - 1], columns = gated && !asked.other ? line / 2 : line;
     if (c.shape[c.ndim - 1] != columns || lines * columns < 1 || (columns != line && line % 2)) return false;
     call.a = address(a), call.c = address(c), call.bias = call.addend = call.norm = nullptr;
     call.b = (char *)call.a + 2 * columns;
     if (asked.other) {
-        if (!view(api, asked.other, v) || !alike(v, a) || !tight(v) || v.ndim != (asked.gated ? a.ndim : 1)) return false;
+        if (!view(api, asked.other, v) || !alike(v, a) || !tight(v) || v.ndim != (gated ? a.ndim : 1)) return false;
         for (int d = 0; d < v.ndim; ++d)
-            if (v.shape[d] != (asked.gated ? a.shape[d] : line)) return false;
+            if (v.shape[d] != (gated ? a.shape[d] : line)) return false;
         call.b = call.norm = address(v);
-        if (overlap(call.c, lines * columns, call.b, asked.gated ? lines * line : line)) return false;
+        if (overlap(call.c, lines * columns, call.b, gated ? lines * line : line)) return false;
     }
-    if ((((uintptr_t)call.a | (uintptr_t)call.b | (uintptr_t)call.c) & 15) != 0) return false;
+    if (asked.bias) {
+        if (asked.kind != kLayerNorm || !view(api, asked.bias, v) || !alike(v, a) || !tight(v) || v.ndim != 1) return false;
+        call.bias = address(v);
+        if (v.shape[0] != line || overlap(call.c, lines * columns, call.bias, line)) return false;
+    }
+    if ((((uintptr_t)call.a | (uintptr_t)call.b | (uintptr_t)call.c | (uintptr_t)call.bias) & 15) != 0) return false;
     if (overlap(call.c, lines * columns, call.a, lines * line)) return false;
     std::memset(&call.key, 0, sizeof(Key));
     call.key.m = lines, call.key.n = columns, call.key.k = line;
     call.key.device = a.device.id, call.key.dtype = a.dtype.code == kBfloat;
-    call.key.transposed = asked.gated ? kGated : kRmsNorm;
+    call.key.transposed = asked.kind;
     call.key.extra = asked.constant ? 128 : 0;
     return true;
 }
