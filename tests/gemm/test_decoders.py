@@ -26,7 +26,8 @@ __all__ = ["cache", "install", "library"]  # fixtures
 FEW = "turned attention layer layer layer"
 SOME = "turned attention layer rms_norm {} gated layer"
 MANY = "turned attention mm layer mm"
-PLAIN = "turned attention layer layer_norm layer layer"
+PLAIN = "turned attention layer layer_norm layer(gelu_tanh) layer"
+LARGE = "fused fused fused(gelu) fused"
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,8 @@ PLAIN = "turned attention layer layer_norm layer layer"
         ("qwen2.5-7b", 128, f"fused {MANY} fused {MANY}"),
         ("starcoder2-7b", 1, f"fused {PLAIN} layer_norm layer {PLAIN}"),
         ("starcoder2-7b", 16, f"fused {PLAIN} layer_norm layer {PLAIN}"),
+        ("starcoder2-7b", 128, f"{LARGE} {LARGE}".replace("(gelu)", "")),
+        ("vit-l", 1024, f"{LARGE} {LARGE}"),
     ],
 )
 def test_what_two_layers_launch(install: Install, model: str, tokens: int, chain: str) -> None:
@@ -54,8 +57,10 @@ def test_what_two_layers_launch(install: Install, model: str, tokens: int, chain
 
     def noted(graph: Any, inputs: Any, is_inference: bool = False, **others: Any) -> Any:
         graph_alone.rewrite(graph, inputs, is_inference)
-        names = [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
-        found.extend(name.split(".")[1] for name in names if name.startswith("sassafras"))
+        for node in graph.graph.nodes:
+            if str(node.target).startswith("sassafras"):
+                applied = [f"({a})" for a in node.args if a in ("relu", "gelu", "gelu_tanh")]
+                found.append("".join([str(node.target).split(".")[1], *applied]))
         raise NotImplementedError("noted")
 
     network, x = made(MODELS[model], 2, tokens, 512, False, torch.bfloat16, "meta")

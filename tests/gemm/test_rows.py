@@ -472,6 +472,32 @@ def test_a_plain_block_is_a_chain_of_launches(
 
 
 @pytest.mark.parametrize(
+    ("rows_", "constant", "found"),
+    [
+        (16, False, "layer"),
+        (17, False, "kept"),
+        (17, True, "layer"),
+    ],
+)
+def test_activations_are_applied_where_that_pays(
+    early: Planner, graphs: list[Any], rows_: int, constant: bool, found: str
+) -> None:
+    """Behind a launch of ours, or of few rows (`inductor_graph.MOST_WAITING`; many: `test_decoders`)."""
+    network = sassafras.accelerate(Plain(torch.nn.GELU()).half().requires_grad_(False))
+
+    def function(x: Any) -> Any:
+        x = x + network.first(torch.tanh(network.first(x)))
+        return network.activation(network.up(network.norm(x) if constant else torch.sin(x)))
+
+    x = half(rows_, 64)
+    compiled = torch.compile(function, backend=graph_alone.backend, fullgraph=True, dynamic=False)
+    assert close(compiled(x), function(x).double())
+    (applied,) = [n for n in graphs[-1] if "gelu" in n.args] or [None]
+    assert found == (str(applied.target).split(".")[1] if applied else "kept")
+    assert bool(applied) != any("erf" in str(n.target) for n in graphs[-1])
+
+
+@pytest.mark.parametrize(
     ("between", "kept"),
     [
         (lambda net, x: (y := net.up(net.norm(x)), net.activation(y)), "erf"),  # what lies between is read
