@@ -503,6 +503,8 @@ def test_activations_are_applied_where_that_pays(
         (lambda net, x: (y := net.up(net.norm(x)), net.activation(y)), "erf"),  # what lies between is read
         (lambda net, x: net.activation(net.up(net.norm(x)).float()), "erf"),  # wider than a kernel's result
         (lambda net, x: torch.nn.functional.gelu(2 * net.up(net.norm(x))), "erf"),
+        # a gated unit: both products may be one launch, and something multiplies them anyway
+        (lambda net, x: net.activation(net.first(y := net.norm(x))) * net.up(y)[..., :64], "erf"),
         (lambda net, x: net.up(torch.nn.functional.layer_norm(x, (64,))), "var_mean"),
         (lambda net, x: net.up(torch.nn.functional.layer_norm(x, (2, 64)).flatten(0, 1)), "var_mean"),
         (lambda net, x: net.up((net.norm(x).float() + 1e-3).half()), "var_mean"),

@@ -87,14 +87,13 @@ def rewrite(graph: Any) -> int:
         if (call := pair(node) or activation(node)) is None or known(call.a) is None:
             continue
         call = call._replace(constant=_constant(call))
-        rows = known(call.a).shape[:-1].numel()
-        pays = call.name == SWIGLU or call.constant or rows <= MOST_WAITING
-        if pays and _serves(call):
-            _put(graph, node, call)
-        elif call.name == SWIGLU:
-            _gate(graph, node, call)
-        elif rows >= LEAST_ALONE and _serves(call, alone=True):
-            _replace(graph, node, _OURS.fused.default, call.a, call.b, call.bias, call.activation, 1.0)
+        if call.name == SWIGLU:
+            if _serves(call):
+                _put(graph, node, call)
+            else:
+                _gate(graph, node, call)
+        else:
+            _activate(graph, node, call)
     calls = {node: call for node in graph.nodes if (call := _call(node)) is not None}
     normed, moved = _normed(calls), dict[Any, Any]()  # what was replaced -> what stands there
     for node, call in calls.items():
@@ -116,6 +115,17 @@ def rewrite(graph: Any) -> int:
         for node in list(graph.nodes):  # last: where products lie is seen by then
             _attend(graph, node)
     return sum(node.target in _PUT for node in graph.nodes)
+
+
+def _activate(graph: Any, node: Any, call: LayerCall) -> None:
+    """Let a product of ours apply its activation, where that pays: not one that may be joined with others."""
+    rows = known(call.a).shape[:-1].numel()
+    if sum(reader.target in _PRODUCTS for reader in _readers(_behind_reshapes(call.a))) > 1:
+        return
+    if (call.constant or rows <= MOST_WAITING) and _serves(call):
+        _put(graph, node, call)
+    elif rows >= LEAST_ALONE and _serves(call, alone=True):
+        _replace(graph, node, _OURS.fused.default, call.a, call.b, call.bias, call.activation, 1.0)
 
 
 def _gate(graph: Any, node: Any, call: LayerCall) -> None:
