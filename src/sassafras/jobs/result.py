@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,12 @@ class Result:
         return refusal(self.correlation) if self.modelled else ""
 
     @property
+    def worth(self) -> float:
+        """The lower end of the winner's interval, where there is one; 0 where nothing beat the baseline."""
+        ratio = (self.modelled_ratio if self.modelled else self.speedup) if self.improved else None
+        return (self.interval.low if self.interval else ratio) if ratio is not None else 0.0
+
+    @property
     def cubin(self) -> bytes:
         """The winner's code, approved by the validator."""
         return self.kernel.cubin
@@ -119,6 +125,20 @@ class Result:
     def rate(self) -> float:
         """Evaluations a second of budget."""
         return self.evaluations / self.seconds if self.seconds > 0 else 0.0
+
+    def instead_of(self, made: Result) -> Result:
+        """This result of another budget, in place of what the same search made with less luck: as that one
+        ended, with its failures."""
+        note = f"budget {made.budget} found nothing better: this is the result of budget {self.budget}"
+        return replace(
+            self,
+            from_store=False,
+            reason=made.reason,
+            notes=(*self.notes, note),
+            failed_after_validation=max(self.failed_after_validation, made.failed_after_validation),
+            failures=made.failures,
+            facts={**self.facts, **{k: v for k, v in made.facts.items() if k == "waiting"}},
+        )
 
     def summary(self) -> str:
         """The result in one line."""
