@@ -142,6 +142,8 @@ class Result:
 
     def summary(self) -> str:
         """The result in one line."""
+        if told := self.facts.get("unfinished"):  # of a run of proposals, whose best is not chosen yet
+            return str(told)
         if self.modelled:
             return self._modelled_summary()
         assert self.speedup is not None
