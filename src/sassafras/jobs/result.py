@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -15,6 +16,9 @@ from sassafras.core.files import write_whole
 from sassafras.evaluate import ApprovedFailure
 from sassafras.jobs.rates import rates
 from sassafras.timing_model.evidence import correlation_words, ratio_words, refusal
+
+#: of names of files, which may have 255 with what follows
+_STEM_BYTES = 180
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +276,11 @@ class Result:
 
 
 def file_stem(name: str) -> str:
-    """A name as that of a file: without slashes, spaces and the like."""
-    return re.sub(r"[^\w.+-]+", "_", name).lstrip(".")
+    """A name as that of a file: without slashes, spaces and the like; long ones (C++) cut, with a digest."""
+    stem = re.sub(r"[^\w.+-]+", "_", name).lstrip(".")
+    if len(data := stem.encode()) <= _STEM_BYTES:
+        return stem
+    return f"{data[:_STEM_BYTES].decode(errors='ignore')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _kernel_json(kernel: Kernel) -> dict[str, Any]:
