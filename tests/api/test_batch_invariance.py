@@ -95,6 +95,18 @@ def test_a_program_of_another_kind_is_refused(text: str, what: str, tmp_path: Pa
         batch_invariance(path)
 
 
+def test_a_path_that_is_no_program_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("1")
+    for name, what in (
+        ("nope.py", "cannot read the file: No such file or directory"),
+        (".", "cannot read the file: Is a directory"),
+        ("notes.txt", "this is no Python file"),
+    ):
+        with pytest.raises(SassafrasError) as raised:
+            batch_invariance(tmp_path / name)
+        assert str(raised.value) == f"{tmp_path / name}: {what} (name a file that ends in .py)"
+
+
 def test_without_torch_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ToolMissing, match="needs torch"):

@@ -129,6 +129,24 @@ def test_a_win_is_remeasured_reported_and_kept(tmp_path: Any) -> None:
     assert again.from_store and again.summary() == result.summary() and quiet.log == ["close"]
 
 
+def test_a_search_with_another_budget_does_not_replace_a_better_result(tmp_path: Any) -> None:
+    best = optimize(Bench(), tmp_path, out=tmp_path / "out")
+    for budget, low, less in (("1e", 1.0, "found nothing faster"), ("2e", 1.0005, "searched less")):
+        again = optimize(Bench(), tmp_path, budget, out=tmp_path / "out")
+        assert again.cubin == best.cubin and again.interval == best.interval and best.interval.low > low
+        assert not again.from_store and again.summary() == best.summary()
+        assert again.notes == (f"this is the result of budget 60e: budget {budget} {less}",)
+    assert (tmp_path / "out" / "softmax-512x4096-anneal-s0.cubin").read_bytes() == best.cubin
+    again = optimize(Bench(), tmp_path)
+    assert again.from_store and again.cubin == best.cubin
+    best = optimize(Bench(gain=0.01), tmp_path, "90e", fresh=True)
+    assert best.budget == "90e" and best.speedup > again.speedup and best.notes == ()
+    better = optimize(Bench(gain=0.02), tmp_path, "120e")
+    assert better.budget == "120e" and better.speedup > best.speedup, "a better one does replace it"
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert [run.finished_budget for run in store.runs()] == ["60e", "120e"]
+
+
 def test_noise_alone_wins_nothing(tmp_path: Any) -> None:
     bench = Bench(gain=0.0, noise=0.01)
     result = optimize(bench, tmp_path)

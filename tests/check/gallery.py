@@ -237,6 +237,10 @@ WRONG: dict[str, tuple[Callable[[], Workload], str]] = {
     "atomic_as_output": (lambda: buffer("sum", "total", role="out"), "total"),
     "reference_is_another": (lambda: changed("softmax", reference=lambda t: {"y": t["x"].sigmoid()}), "y"),
     "reference_raises": (lambda: changed("softmax", reference=_broken), "reference"),
+    "reference_returns_nothing": (lambda: changed("softmax", reference=lambda t: None), "reference"),
+    "reference_returns_no_tensor": (
+        lambda: changed("softmax", reference=lambda t: {"y": t["x"].softmax(-1).numpy()}), "reference",
+    ),
     "reference_is_silent": (lambda: changed("norm", reference=_of_y_alone), "rstd"),
     "reference_of_no_output": (lambda: changed("softmax", reference=lambda t: {"z": t["x"]}), "reference"),
     "reference_is_transposed": (lambda: changed("transpose", reference=lambda t: {"y": t["x"]}), "reference"),

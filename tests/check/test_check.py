@@ -50,6 +50,15 @@ def test_wrong_workloads_are_found_by_name(checker: Checker) -> None:
     assert certain >= 24
 
 
+def test_what_a_reference_should_return_is_said(checker: Checker) -> None:
+    for name, told in (("nothing", "returned None"), ("no_tensor", "returned a ndarray for 'y'")):
+        (finding,) = checker.check(f"{FILE}:reference_returns_{name}").of("wrong")
+        assert (
+            finding.text
+            == f'the reference {told} (return {{"NAME": tensor}}: an entry for each out or inout buffer)'
+        )
+
+
 def test_one_field_changed_by_a_script_is_found(checker: Checker) -> None:
     """The first ten seeds at least change sizes, roles, grids, numbers and tolerances."""
     for seed in gallery.SEEDS:

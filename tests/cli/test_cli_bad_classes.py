@@ -126,6 +126,7 @@ COMMANDS: dict[str, list[tuple[Any, ...]]] = {
         ("check no.py", "no.py: no such file", 1),
         ("capture --out new -- /no/such", "/no/such: cannot run it: No such file or directory"),
         ("run -- /no/such", "/no/such: cannot run it: No such file or directory"),
+        ("verify folder --batch-invariant", "folder: cannot read the file: Is a directory (name a file that"),
     ],
     "names": [
         ("optimize w.py:wrkload", "the file defines no 'wrkload' (it has w.py:workload)"),
@@ -190,6 +191,7 @@ COMMANDS: dict[str, list[tuple[Any, ...]]] = {
         ("store import latin.json --store good.sqlite", "latin.json:1: not a valid export"),
         ("store export w.py --store good.sqlite", "w.py: the file exists already (remove it or name anoth"),
         ("store export no/x.jsonl --store good.sqlite", "no/x.jsonl: cannot write the export: No such file"),
+        ("store export w.py/x --store good.sqlite", "w.py/x: cannot write the export: Not a directory"),
         ("store prune --store good.sqlite --older-than nan", "'--older-than': Input should be greater"),
         ("verify w.py --stored 99 --store good.sqlite", "the store holds no measured kernel 99 (see `sass"),
         (
@@ -202,6 +204,7 @@ COMMANDS: dict[str, list[tuple[Any, ...]]] = {
         ("optimize w.py --device cuda", "no usable GPU: "),
         ("compare w.py good.cubin good.cubin", "no usable GPU: "),
         ("tune --products 64x64x64", "the benchmark needs a GPU: "),
+        ("tune --calibrate", "calibration needs a GPU: {} (--dry-run rehearses without one)"),
         (
             "optimize w.py --arch sm_99",
             "the timing model knows sm_90 and sm_90a, not sm_99 (measure on a GPU",

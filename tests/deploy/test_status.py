@@ -188,6 +188,14 @@ def test_a_program_without_triton_pays_for_no_import(tmp_path: Path) -> None:
     assert done.stdout.strip() == "[]" and list(tmp_path.iterdir()) == []
 
 
+def test_a_status_that_cannot_be_written_is_said_before_the_program_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder, why in (tmp_path / "file", "this is a file"), (tmp_path / "file" / "x", "Not a directory"):
+        done = sassafras("run", "--status", folder, "--", sys.executable, "-c", "print('ran')")
+        assert done.returncode == 0 and done.stdout == "ran\n"
+        assert f"no status is written: {folder}: results cannot be written there: {why}" in done.stderr
+
+
 def test_run_says_what_it_sets_and_what_it_cannot_run() -> None:
     out = sassafras("run", "--print-env", "--deny", "a b").stdout
     assert "export SASSAFRAS_AUTOINSTALL=1" in out and "export SASSAFRAS_DENY='a b'" in out

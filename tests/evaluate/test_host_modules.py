@@ -86,6 +86,8 @@ def test_a_module_has_the_baselines_weights_and_a_control_beside_it(judge: HostE
     [
         (_body("scale = 1.01 * scale"), Verdict.WRONG_RESULT, "elements of y differ", "values"),
         (MODEL.replace("* scale", "[:1] * scale"), Verdict.WRONG_RESULT, "shape (1, 192), not", "shape"),
+        (_body("return None"), Verdict.WRONG_RESULT, "it returned None for y, not a tensor", "shape"),
+        (_body("return x, x"), Verdict.WRONG_RESULT, "it returned 2 outputs, not 1", "shape"),
         (MODEL.replace("* scale", ".double()"), Verdict.WRONG_RESULT, "float64, not", "dtype"),
         (_body("x.zero_()"), Verdict.WRONG_RESULT, "it modified its input x", "input"),
         (
@@ -110,7 +112,18 @@ def test_a_module_has_the_baselines_weights_and_a_control_beside_it(judge: HostE
         ),
         (MODEL.replace("class Layer", "class Other"), Verdict.COMPILE_ERROR, "no attribute 'Layer'", None),
     ],
-    ids=["values", "shape", "dtype", "input", "remembers", "process left", "process started", "no class"],
+    ids=[
+        "values",
+        "shape",
+        "nothing",
+        "two",
+        "dtype",
+        "input",
+        "remembers",
+        "process left",
+        "process started",
+        "no class",
+    ],
 )
 def test_modules_get_their_verdicts(
     judge: HostEvaluator, text: str, verdict: Verdict, words: str, failed: str | None

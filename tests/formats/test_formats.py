@@ -129,6 +129,7 @@ DEFINITION, ONE = problems.DEFINITION, [problems.workload(4, "u")]
         (P.replace("torch.rand(", "torch.ones(").replace("torch.randn(64", "torch.ones(64"), "same for"),
         (P + "get_inputs = lambda n=[]: n.append(1) or [torch.rand(2)] * len(n)", "other arguments each"),
         (P.replace("return work(x", "return work(torch.rand(128) + x"), "other results each time"),
+        (P.replace("return work(", "return None and work("), r"p\.py: it returned None, not a tensor"),
         (P.replace("return work(", "return 0 * work("), "a constant would be a solution"),
         ("raise SystemExit(3)\n", r"p\.py:1: it raised SystemExit: 3"),
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import Interval, Kernel, SassafrasError, StoreError
+from sassafras.evaluate import ApprovedFailure
 from sassafras.jobs.result import Result
 
 BASELINE = Kernel(b"original", "k", "sm_90a", 128, parameters=(("x", "*fp32"),), meta={"ptxas": "12.8"})
@@ -127,6 +128,14 @@ def test_results_of_before_are_read_as_selected() -> None:
 def test_names_stay_inside_the_folder(tmp_path: Path) -> None:
     cubin, _ = replace(WON, workload="../../etc", case="..").save(tmp_path)
     assert cubin.parent == tmp_path and cubin.exists()
+
+
+def test_a_name_longer_than_that_of_a_file_is_cut_and_stays_its_own(tmp_path: Path) -> None:
+    mangled = "_ZN7cutlass" + "é" * 300
+    one, other = (replace(WON, workload=mangled + end).save(tmp_path)[0] for end in "ab")
+    assert one != other and one.exists() and other.exists() and one.name.startswith("_ZN7cutlass")
+    failed = replace(WON, workload=mangled, failures=(ApprovedFailure("a" * 64, "crashed", "", b"x", b"y"),))
+    assert failed.save(tmp_path)[0].exists() and len([*tmp_path.glob("*-failed-*")]) == 2
 
 
 def test_a_full_disk_leaves_the_result_that_was_there(tmp_path: Path) -> None:

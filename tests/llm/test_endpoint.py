@@ -107,7 +107,7 @@ def test_nobody_there() -> None:
     with socket.socket() as taken:  # bound but not listening: nobody else can take the port meanwhile
         taken.bind(("127.0.0.1", 0))
         asker, _ = endpoint(f"http://127.0.0.1:{taken.getsockname()[1]}/v1")
-        with pytest.raises(ProposerError, match=r"dead: cannot connect"):
+        with pytest.raises(ProposerError, match=r"dead: cannot connect \(Connection refused\)"):
             asker.propose(ASK)
 
 

@@ -220,6 +220,25 @@ class TestWired:
         assert [json.loads(line)["verdict"] for line in lines].count("cheated") == 1
         assert any("was run or checked" in note for note in again.notes)
 
+    def test_a_run_in_a_folder_goes_on_and_says_so(self, tmp_path: Path) -> None:
+        """Its budget is that of a sitting, also where a store keeps what a sitting gave."""
+        from sassafras import evolve
+
+        text = (EXAMPLES / "softmax.py").read_text()
+        (tmp_path / "named.py").write_text(text.replace('name="evolve_', 'name="../evolve_'))
+        made = []
+        for _ in range(2):
+            result = evolve(
+                tmp_path / "named.py", device="model", budget="3e", folder=tmp_path / "run",
+                store=tmp_path / "s.sqlite", out=tmp_path / "a" / "out",
+            )  # fmt: skip
+            assert not result.improved and not result.from_store
+            assert result.summary().startswith("the run goes on with the same command: its best so far is mo")
+            made.append(result.facts["proposals"]["proposed"])
+        assert made == [2, 4]
+        assert (tmp_path / "a" / "out" / "_evolve_softmax-variants.jsonl").exists()
+        assert [path.name for path in (tmp_path / "a").iterdir()] == ["out"]
+
     def test_the_command_line_evolves_by_chance(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

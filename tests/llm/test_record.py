@@ -63,6 +63,19 @@ def again(folder: Path) -> Record:
     return replay(Record(folder), Evolve(None, **SETTINGS), TASK, prompt_seed(0))
 
 
+def test_a_setting_of_another_run_is_shown_where_it_differs(tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    record.agree({"settings": {"exemplars": 3, "width": 2, "zeal": "much " * 20}, "text": "a" * 100})
+    for other, shown in (
+        ({"exemplars": 3, "width": 4, "zeal": "much " * 20}, ('"width": 2,', '"width": 4,')),
+        ({"width": 2, "exemplars": 3, "zeal": "much " * 20 + "."}, ('much "}, not', 'much ."}')),
+        ("none", ('{"exemplars": 3, ', 'not "none"')),
+    ):
+        with pytest.raises(RecordError) as caught:
+            record.agree({"settings": other, "text": "a" * 100})
+        assert all(part in str(caught.value) for part in shown), caught.value
+
+
 def test_a_run_goes_on_from_its_folder_and_replays_to_the_same_archive(done: Path) -> None:
     repair = (done / "0003.prompt.md").read_text()
     assert "It does not compile" in repair and "7 is odd" in repair

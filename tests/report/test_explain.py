@@ -196,6 +196,15 @@ def test_stored_runs_are_explained_without_the_users_file(tmp_path: Path) -> Non
                 sassafras.explain(target, case="other", **options)
 
 
+def test_a_search_that_found_nothing_is_said_to_have(tmp_path: Path) -> None:
+    slow, _ = sunk()
+    with Store.open(tmp_path / "store.sqlite") as store:
+        given: dict[str, Any] = {"device": "model", "store": store, "arch": "sm_90a"}
+        assert not sassafras.optimize(workload_of(slow), budget="1e", **given).improved
+        with pytest.raises(SassafrasError, match=r"nothing beat the baseline: .* \(a larger --budget of"):
+            sassafras.explain(workload_of(slow), **given)
+
+
 def test_what_cannot_be_explained_is_refused(tmp_path: Path) -> None:
     baseline = kernel()
     other = softmax_cubin(block=2048)

@@ -142,7 +142,7 @@ def test_readonly_store(tmp_path: Path) -> None:
         digest = store.put_cubin(b"code")
     with Store.open(path, readonly=True) as store:
         assert store.cubin(digest) == b"code" and store.runs() == []
-        with pytest.raises(StoreError, match="readonly"):
+        with pytest.raises(StoreError, match=r"readonly database \(the file or its folder is read-only\)"):
             store.put_cubin(b"other")
 
 
@@ -155,6 +155,13 @@ def test_a_place_that_cannot_be_is_refused(
     monkeypatch.setenv("SASSAFRAS_STORE", "~no-such-user/store.sqlite")
     with pytest.raises(StoreError, match="no home directory"):
         Store.open(readonly=readonly)
+
+
+def test_a_place_where_nothing_can_be_made_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in tmp_path / "file" / "x" / "s.sqlite", Path("/proc/s.sqlite"):
+        with pytest.raises(StoreError, match=r"cannot .* \(name another place with --store or SASSAF"):
+            Store.open(path)
 
 
 def test_a_reader_where_nothing_can_be_written_says_why(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.source_workload import PREFIX as SOURCE_PREFIX
 from sassafras.gemm.select.workload import PREFIX
 from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, opened_store
-from sassafras.jobs.result import Result
+from sassafras.jobs.result import Result, file_stem
 from sassafras.llm.archive import Archive
 from sassafras.llm.evolve import Evolve
 from sassafras.llm.gemm_source import GemmSourceSpace
@@ -219,7 +219,7 @@ def evolve(
     if out is not None:
         result.save(out)
         if len(strategy.archive):
-            strategy.archive.save(Path(out) / f"{workload.name}-variants.jsonl")
+            strategy.archive.save(Path(out) / f"{file_stem(workload.name)}-variants.jsonl")
     return result
 
 

@@ -32,7 +32,7 @@ def about(path: Path) -> Iterator[None]:
         raise type(error)(error.what, where=where, hint=error.hint) from error
 
 
-def folder(path: Path) -> Path:
+def folder(path: Path, mode: int = 0o777) -> Path:
     """The folder, made if need be: results will be written there.
 
     Raises:
@@ -42,7 +42,7 @@ def folder(path: Path) -> Path:
 
     problem = ""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode, parents=True, exist_ok=True)
         if not os.access(path, os.W_OK | os.X_OK):
             problem = "no permission"
     except OSError as error:

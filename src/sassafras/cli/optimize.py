@@ -145,25 +145,25 @@ def _show(result: Result, files: tuple[Path, Path], context: typer.Context, quie
 def _next(result: Result, context: typer.Context) -> str:
     """The command to type after a result; `explain` knows the default space and the frontend's baseline."""
     kept, made = ("arch", "store"), ("space", "ptxas", "ptxas_options", "ptxas_controls")
-    optimize = _again("optimize", result, context, *made, *kept)
+    optimize = _again("optimize", context, *made, *kept)
     if result.reason == "interrupted":
-        return f"{_again('optimize', result, context, *context.params.keys() - {'fresh'})} (resumes)"
+        return f"{_again('optimize', context, *context.params.keys() - {'fresh'})} (resumes)"
     if result.modelled and not result.improved:
         return f"{optimize} --effort full, or the same on a machine with a GPU"
     if result.modelled:
-        explain = "" if _given(context, *made) else f"; {_again('explain', result, context, *kept)}"
+        explain = "" if _given(context, *made) else f"; {_again('explain', context, *kept)}"
         return f"{optimize}, on a machine with a GPU{explain}"
     if not result.improved:
         other = "" if "--space" in optimize else ", or --space control"
         return f"{optimize} --effort full{other}"
     run = shlex.join(["sassafras", "run", *_given(context, "store")])
-    return f"{_again('verify', result, context, *kept)}; {run} -- python PROGRAM deploys it"
+    return f"{_again('verify', context, *kept)}; {run} -- python PROGRAM deploys it"
 
 
-def _again(command: str, result: Result, context: typer.Context, *names: str) -> str:
-    """A command for the result's target and case, with these of the options that were given."""
-    own = _given(context, *(name for name in names if name not in ("targets", "case")))
-    return shlex.join(["sassafras", command, *context.params["targets"], "--case", result.case, *own])
+def _again(command: str, context: typer.Context, *names: str) -> str:
+    """A command for the same target and case, with these of the options that were given."""
+    own = _given(context, "case", *(name for name in names if name != "targets"))
+    return shlex.join(["sassafras", command, *context.params["targets"], *own])
 
 
 def _given(context: typer.Context, *names: str) -> list[str]:

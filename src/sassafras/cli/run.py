@@ -10,6 +10,7 @@ import typer
 
 from . import options
 from .console import note
+from .files import folder
 
 
 def command(
@@ -49,5 +50,10 @@ def command(
         Store.open(store, readonly=True).close()
     except StoreError as problem:  # the program runs all the same
         note(f"note: no kernel is replaced: {problem}", "yellow")
+    try:
+        if status is not None:
+            folder(status.expanduser(), 0o700)
+    except SassafrasError as problem:  # likewise
+        note(f"note: no status is written: {problem}", "yellow")
     with os_errors("cannot run it", command[0]):
         os.execvpe(command[0], command, {**os.environ, **set_})

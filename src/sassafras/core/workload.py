@@ -191,6 +191,23 @@ class Tolerance:
 #: ``reference(tensors) -> {name: tensor}``: torch tensors by argument name (scalars too) in, the
 #: expected value of each out/inout buffer out, computed in FP64 or FP32 on upcast inputs
 Reference = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+def reference_values(reference: Reference, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reference returns for these tensors. Raises WorkloadError: it is no table of tensors by name."""
+    values, hint = reference(tensors), 'return {"NAME": tensor}: an entry for each out or inout buffer'
+    if not isinstance(values, Mapping):
+        raise WorkloadError(f"the reference returned {_kind(values)}", hint=hint)
+    for name, value in values.items():
+        if not hasattr(value, "to"):  # torch is not imported here
+            raise WorkloadError(f"the reference returned {_kind(value)} for {name!r}", hint=hint)
+    return dict(values)
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
 #: ``build(case, arch, compiler options) -> Kernel``: set by a frontend
 Builder = Callable[..., Kernel]
 

@@ -96,6 +96,8 @@ def workload_of(
         if isinstance(got, Mapping):
             got = [got[output] for output in outputs or got]
         several = list(got) if isinstance(got, tuple | list) else [got]
+        if any(each is None for each in several):
+            raise WorkloadError("it returned None, not a tensor", where=where)
         return [torch.as_tensor(each).cpu() for each in several]
 
     def agrees(one: Sequence[Any], other: Sequence[Any]) -> bool:

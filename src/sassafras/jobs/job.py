@@ -162,21 +162,22 @@ class Job:
     def stored_result(self, fresh: bool) -> Result | None:
         """The result of this very search, if it finished with this budget before."""
         self.begin(fresh)
-        if self.store is None or self.run_id is None:
-            return None
-        record = self.store.run(self.run_id)
-        if record.result is None or record.finished_budget != str(self.budget):
+        stored = self._stored()
+        return stored if stored is not None and stored.budget == str(self.budget) else None
+
+    def _stored(self) -> Result | None:
+        """The result of this very search with any budget, if its code is there and still proved."""
+        if self.store is None or self.run_id is None or (kept := self.store.run(self.run_id).result) is None:
             return None
         try:
-            cubin = self.store.cubin(record.result["kernel"]["digest"])
-            stored = Result.from_json(record.result, self.baseline, cubin)
+            cubin = self.store.cubin(kept["kernel"]["digest"])
+            stored = Result.from_json(kept, self.baseline, cubin)
         except (StoreError, KeyError):
             return None  # pruned since: the record is walked again, which costs little
         if self.judge is None and not self._validator().check(cubin).ok:
             return None  # found before the validator learnt better
-        if not stored.modelled:
-            return stored
-        return replace(stored, correlation=correlation(self.workload.name, self.case.name))
+        known = correlation(self.workload.name, self.case.name) if stored.modelled else None
+        return replace(stored, correlation=known)
 
     def run(self, progress: Callable[[Progress], None] | None) -> Result:
         """Search, choose, prove, measure, keep."""
@@ -193,6 +194,9 @@ class Job:
         result = self._confirmed(found)
         if self.store is not None and self.run_id is not None:
             self._keep(result)
+            earlier = self._stored()
+            if earlier is not None and earlier.outlasts(result):
+                return earlier.instead_of(result)
             if found.reason != "interrupted":
                 self.store.finish_run(self.run_id, str(self.budget), result.to_json())
         return result

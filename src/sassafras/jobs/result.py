@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from sassafras.core.files import write_whole
 from sassafras.evaluate import ApprovedFailure
 from sassafras.jobs.rates import rates
 from sassafras.timing_model.evidence import correlation_words, ratio_words, refusal
+
+#: of names of files, which may have 255 with what follows
+_STEM_BYTES = 180
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,12 @@ class Result:
         quoted."""
         return refusal(self.correlation) if self.modelled else ""
 
+    def outlasts(self, made: Result) -> bool:
+        """Whether it stays where the same search ended again with another budget: what beat the baseline
+        does, unless a search of as many evaluations or more has a winner, too. Which of two measured faster
+        does not count: the better draw would be chosen."""
+        return self.improved and (not made.improved or self.evaluations > made.evaluations)
+
     @property
     def cubin(self) -> bytes:
         """The winner's code, approved by the validator."""
@@ -120,8 +130,24 @@ class Result:
         """Evaluations a second of budget."""
         return self.evaluations / self.seconds if self.seconds > 0 else 0.0
 
+    def instead_of(self, made: Result) -> Result:
+        """This result in place of one that it `outlasts`: as that one ended, with its failures."""
+        less = "searched less" if made.improved else "found nothing faster"
+        note = f"this is the result of budget {self.budget}: budget {made.budget} {less}"
+        return replace(
+            self,
+            from_store=False,
+            reason=made.reason,
+            notes=(*self.notes, note),
+            failed_after_validation=max(self.failed_after_validation, made.failed_after_validation),
+            failures=made.failures,
+            facts={**self.facts, **{k: v for k, v in made.facts.items() if k == "waiting"}},
+        )
+
     def summary(self) -> str:
         """The result in one line."""
+        if told := self.facts.get("unfinished"):  # of a run of proposals, whose best is not chosen yet
+            return str(told)
         if self.modelled:
             return self._modelled_summary()
         assert self.speedup is not None
@@ -250,8 +276,11 @@ class Result:
 
 
 def file_stem(name: str) -> str:
-    """A name as that of a file: without slashes, spaces and the like."""
-    return re.sub(r"[^\w.+-]+", "_", name).lstrip(".")
+    """A name as that of a file: without slashes, spaces and the like; long ones (C++) cut, with a digest."""
+    stem = re.sub(r"[^\w.+-]+", "_", name).lstrip(".")
+    if len(data := stem.encode()) <= _STEM_BYTES:
+        return stem
+    return f"{data[:_STEM_BYTES].decode(errors='ignore')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _kernel_json(kernel: Kernel) -> dict[str, Any]:

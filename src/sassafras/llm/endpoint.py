@@ -137,7 +137,8 @@ class Endpoint:
         except api.APITimeoutError as error:
             raise _Again(f"no answer within {self.settings.timeout_s:g} s") from error
         except api.APIConnectionError as error:
-            raise _Again(f"cannot connect ({error.__cause__ or error})") from error
+            told = re.sub(r"\[Errno -?\d+\] ", "", str(error.__cause__ or error))
+            raise _Again(f"cannot connect ({told})") from error
         except api.APIStatusError as error:
             raise self._status(error) from error
         except (

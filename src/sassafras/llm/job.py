@@ -56,22 +56,22 @@ class SourceJob(Job):
         return replace(made, notes=tuple(notes), facts=facts)
 
     def stored_result(self, fresh: bool) -> Result | None:
-        """See `Job.stored_result`; tokens and money are part of the budget too."""
+        """See `Job.stored_result`; tokens and money are part of the budget too; runs in folders go on."""
         stored = super().stored_result(fresh)
-        whole = (
-            stored is not None and stored.facts.get("caps") == self.caps and not stored.facts.get("waiting")
-        )
-        return stored if whole else None
+        if stored is None or stored.facts.get("caps") != self.caps:
+            return None
+        return None if stored.facts.get("waiting") or stored.facts.get("unfinished") else stored
 
     def _confirmed(self, found: Finished[Any]) -> Result:
         """See `Job._confirmed`; nothing is re-measured while the run's record waits for answers or time."""
         strategy = self.strategy
         unfinished = strategy.record.folder is not None and (strategy.waiting or not strategy.stopped)
         if unfinished:
-            base = found.baseline
-            return self._result(
-                found, base.candidate, ["the run goes on"], improved=False, final=base.outcome
-            )
+            base, kind = found.baseline, "modelled " * self.device.modelled
+            made = self._result(found, base.candidate, [], improved=False, final=base.outcome)
+            told = f"the run goes on with the same command: its best so far is {kind}"
+            told += f"{1 / found.best.cost:.3f}x as selected, not re-measured"
+            return replace(made, facts={**made.facts, "unfinished": told})
         made = super()._confirmed(found)
         if strategy.record.folder is not None and not made.modelled:
             strategy.record.append(

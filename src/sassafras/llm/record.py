@@ -114,9 +114,9 @@ class Record:
         given = json.loads(json.dumps(dict(settings), default=str))
         for name in sorted({*given, *self.settings} if self.settings else ()):
             if given.get(name) != self.settings.get(name):
+                kept, other = _differing(self.settings.get(name), given.get(name))
                 raise RecordError(
-                    f"the run in this folder has {name} = {_short(self.settings.get(name))}, not "
-                    f"{_short(given.get(name))}",
+                    f"the run in this folder has {name} = {kept}, not {other}",
                     where=str(self.folder),
                     hint="go on with its settings, or name another folder",
                 )
@@ -283,6 +283,13 @@ def cut_off(text: str) -> bool:
     return bool(open_)
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _differing(*values: Any) -> list[str]:
+    """Values as JSON; of long ones the part where they begin to differ."""
+    texts = [json.dumps(value, sort_keys=True) for value in values]
+    alike = zip(*texts, strict=False)
+    same = next((at for at, each in enumerate(alike) if len({*each}) > 1), min(map(len, texts)))
+    return [_cut(text, max(same - 30, 0) if max(map(len, texts)) > 60 else 0) for text in texts]
+
+
+def _cut(text: str, start: int) -> str:
+    return "..." * (start > 0) + text[start : start + 60] + "..." * (len(text) > start + 60)

@@ -110,7 +110,7 @@ class Calls:
         worker = WorkerProcess(_WORKER, server=self._forks)
         try:
             if gpu:
-                worker.send("turn", store=self.store, ticket=ticket)
+                worker.send("turn", tool=tool, store=self.store, ticket=ticket)
                 worker.receive(_QUEUE, stop.is_set, hear)
             worker.send("call", tool=tool, arguments=arguments, root=self.root, store=self.store)
             return worker.receive(limit, stop.is_set, hear)["result"]

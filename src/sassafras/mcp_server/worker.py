@@ -5,9 +5,12 @@ Forked by a fork server, which has imported the tools; ends with it.
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sassafras.core import DeviceError
 from sassafras.cuda.environment import available
@@ -23,11 +26,17 @@ from .tools import TOOLS, Call
 _LOOK = 0.1
 
 
+def _tool(message: Answer) -> Callable[..., Any]:
+    return next(tool for tool in TOOLS if tool.__name__ == message["tool"])
+
+
 def _turn(message: Answer, blobs: list[bytes]) -> Answer:
     """Wait for the GPU, first come, first served among all servers of this store; held until we end."""
     usable, missing = available()
     if not usable:
-        raise DeviceError(f"no usable GPU: {missing}", hint='device="model" asks the timing model')
+        modelled = "device" in inspect.signature(_tool(message)).parameters
+        hint = 'device="model" asks the timing model' if modelled else "this tool needs one"
+        raise DeviceError(f"no usable GPU: {missing}", hint=hint)
     owner = Owner.me()
     with Store.open(message["store"]) as store:
         said = None
@@ -40,9 +49,8 @@ def _turn(message: Answer, blobs: list[bytes]) -> Answer:
 
 
 def _call(message: Answer, blobs: list[bytes]) -> Answer:
-    tools = {tool.__name__: tool for tool in TOOLS}
     call = Call(Path(message["root"]), message["store"], tell)
-    found = tools[message["tool"]](call, **message["arguments"])
+    found = _tool(message)(call, **message["arguments"])
     # strict JSON has no NaN: such numbers are text, as in files of judgements
     return {"result": json.loads(json.dumps(found, default=str), parse_constant=str)}
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.core import Buffer, Case, DeviceError, Tolerance, Workload
+from sassafras.core import Buffer, Case, DeviceError, Tolerance, Workload, WorkloadError
+from sassafras.core.workload import reference_values
 from sassafras.cuda.worker_loop import serve
 from sassafras.frontend.triton import TritonBuilder
 from sassafras.precheck import interpreter
@@ -141,7 +142,9 @@ class _Look:
             return self._unwritten(outputs, "doubtful")
         given = {**self.case.constants, **self.case.args, **{n: t.clone() for n, t in before.items()}}
         try:
-            wanted = dict(self.workload.reference(given))
+            wanted = reference_values(self.workload.reference, given)
+        except WorkloadError as error:
+            return self.add("wrong", "reference", str(error))
         except Exception as error:
             text = _words(error)
             if any(word in text.lower() for word in _GPU_WORDS):

@@ -14,7 +14,7 @@ from sassafras.core import Kernel, StoreError
 from sassafras.core.errors import file_limit, reason
 
 from .rows import KEY_COLUMNS, dumps, kernel_columns
-from .schema import connect, default_path, whole
+from .schema import connect, default_path, hint, whole
 
 #: a cubin larger than this is refused (the largest of CUTLASS's are a few MB)
 MAX_CUBIN_BYTES = 256 << 20
@@ -87,7 +87,8 @@ class Database:
         except sqlite3.IntegrityError as error:
             raise StoreError(f"the store refused a row: {error}", where=self._where) from error
         except sqlite3.Error as error:
-            raise StoreError(f"the store failed: {error}{file_limit()}", where=self._where) from error
+            what = f"the store failed: {error}{file_limit()}"
+            raise StoreError(what, where=self._where, hint=hint(error)) from error
         except (OverflowError, UnicodeEncodeError) as error:  # 2^63, half of a surrogate pair
             raise StoreError(f"the store cannot hold this: {error}", where=self._where) from error
 

@@ -163,9 +163,9 @@ def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
         StoreError: the file is corrupt, belongs to another program, was written by a newer Sassafras,
             or cannot be opened. The file is left exactly as it was.
     """
-    where = str(path)
+    where, elsewhere = str(path), "name another place with --store or SASSAFRAS_STORE"
     if not readonly:
-        with os_errors("cannot create the store's folder", where, StoreError):
+        with os_errors("cannot create the store's folder", where, StoreError, hint=elsewhere):
             path.parent.mkdir(parents=True, exist_ok=True)
     if not _refuse_foreign(path) and readonly:
         raise StoreError("there is no store here", where=where, hint="run `sassafras optimize` first")
@@ -174,7 +174,7 @@ def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
             return _connect_readonly(path)
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
     except sqlite3.OperationalError as error:
-        raise StoreError(f"cannot open the store: {error}", where=where) from error
+        raise StoreError(f"cannot open the store: {error}", where=where, hint=elsewhere) from error
     try:
         connection.execute("PRAGMA foreign_keys = ON")
         _prepare(connection, where)
@@ -184,7 +184,7 @@ def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         connection.close()
         raise StoreError(
-            f"cannot use the store: {error}{file_limit()}", where=where, hint=_hint(error)
+            f"cannot use the store: {error}{file_limit()}", where=where, hint=hint(error)
         ) from error
     except BaseException:
         connection.close()
@@ -192,7 +192,8 @@ def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def _hint(error: sqlite3.Error) -> str:
+def hint(error: sqlite3.Error) -> str:
+    """What to do where SQLite refuses a store."""
     if "locked" in str(error):
         return "another process has been writing for long; try again"
     if "readonly" in str(error):
@@ -246,7 +247,7 @@ def _connect_readonly(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         connection.close()
         what = f"cannot read the store: {error}{file_limit()}"
-        raise StoreError(what, where=str(path), hint=_hint(error)) from error
+        raise StoreError(what, where=str(path), hint=hint(error)) from error
     except BaseException:
         connection.close()
         raise

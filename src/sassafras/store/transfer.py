@@ -18,6 +18,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,7 +161,8 @@ def export_store(store: Store, path: Path, *, runs: bool = True) -> int:
                 file.write(dumps(end).encode() + b"\n")
             partial.rename(path)
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # what is wrong was said
+            partial.unlink()
     return count + 1
 
 

@@ -14,7 +14,7 @@ from types import FunctionType, ModuleType
 
 from sassafras import suite
 from sassafras.core import Case, Kernel, SassafrasError, Workload, WorkloadError
-from sassafras.core.errors import reason
+from sassafras.core.errors import os_errors, reason
 from sassafras.frontend import description
 from sassafras.frontend.captured import files, workloads
 
@@ -22,6 +22,7 @@ _FORMS = (
     "file.py[:attribute], description.toml, captured.json[:KERNEL], suite:NAME[/CASE], "
     "or gemm:MxNxK[/CONFIGURATION]"
 )
+_PYTHON = "name a file that ends in .py"
 #: beginnings of targets that lie in no file of the user's
 NAMED = ("suite:", "gemm:", "gemm-source:")
 #: path of a capture's index, and a kernel in it
@@ -158,15 +159,17 @@ def execute(path: Path) -> ModuleType:
     """
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
     name = f"sassafras_workload_{path.stem}_{digest}"
+    with os_errors("cannot read the file", path, WorkloadError, hint=_PYTHON):
+        text = path.read_bytes()
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise WorkloadError("cannot be imported", where=str(path))
+        raise WorkloadError("this is no Python file", where=str(path), hint=_PYTHON)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
     try:
         # (kept bytecode is known by whole seconds and size, and may be of the text before)
-        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
+        exec(compile(text, str(path), "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:
         sys.modules.pop(name, None)
         raise located(error, path) from error

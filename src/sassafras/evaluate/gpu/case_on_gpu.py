@@ -8,7 +8,7 @@ from typing import Any
 
 from sassafras.core import Buffer, Case, DeviceError, Kernel, Tolerance
 from sassafras.core.tensor_map import TensorMap
-from sassafras.core.workload import Fill, Reference
+from sassafras.core.workload import Fill, Reference, reference_values
 from sassafras.cuda.driver import Gpu, KernelFunction
 from sassafras.cuda.params import ParameterBlock, values
 from sassafras.cuda.tensor_maps import encode
@@ -387,7 +387,7 @@ class CaseOnGpu:
                 tensors[name] = argument
         for name, constant in self.case.constants.items():
             tensors.setdefault(name, constant)
-        image.reference = dict(self.reference(tensors))
+        image.reference = reference_values(self.reference, tensors)
         torch.cuda.synchronize()
         unknown = set(image.reference) - set(self._outputs(image.expected))
         if unknown:

@@ -96,11 +96,14 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> int:
             returned = own
         if not isinstance(returned, dict):
             several = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+            if len(several) != len(names):
+                raise _Wrong("shape", f"it returned {len(several)} outputs, not {len(names)}")
             returned = dict(zip(names, several, strict=True))
         for name, tensor in outputs.items():
             if returned[name] is tensor:
                 continue
-            got = returned[name]
+            if (got := returned[name]) is None:
+                raise _Wrong("shape", f"it returned None for {name}, not a tensor")
             found = torch.from_dlpack(got) if hasattr(got, "__dlpack__") else torch.as_tensor(got)
             if found.shape != tensor.shape:
                 raise _Wrong("shape", f"{name} has shape {tuple(found.shape)}, not {tuple(tensor.shape)}")

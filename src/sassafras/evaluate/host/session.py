@@ -18,6 +18,7 @@ import numpy as np
 
 from sassafras.core import Buffer, DeviceError, Verdict, Workload
 from sassafras.core.statistics import bootstrap_median, paired_ratios
+from sassafras.core.workload import reference_values
 from sassafras.evaluate.gpu.guarded_buffers import TORCH_DTYPES, Segment, fill, view
 
 from .process import HostProcess, Lost
@@ -186,7 +187,7 @@ class HostSession:
         if self._expected[slot]:
             remembered = REMEMBERED if len(self._timed_slots) > 1 else 1
             self._earlier = [*self._earlier, self._expected[slot]][-remembered:]
-        wanted = task.workload.reference(tensors)
+        wanted = reference_values(task.workload.reference, tensors)
         self._expected[slot] = {n: wanted[n].detach().cpu().to(torch.float64).numpy() for n in task.outputs}
 
     def _call(self, process: HostProcess, slot: int) -> float:

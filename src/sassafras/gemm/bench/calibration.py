@@ -91,7 +91,11 @@ def calibrate_here(
     known = {slug(one.name): one.name for one in SHIPPED}
     near, facts, driver = SHIPPED[0].name, None, ""
     if not dry:
-        found = Driver()
+        try:
+            found = Driver()
+        except DeviceError as error:
+            hint = "--dry-run rehearses without one"
+            raise DeviceError(f"calibration needs a GPU: {error.what}", hint=hint) from error
         facts, driver = found.hardware(0), found.version()
         name = found.facts(0)[0]
         near = tables_of(name, facts)

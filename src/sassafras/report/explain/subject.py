@@ -151,6 +151,13 @@ def _best(store: Store, original: str, name: str) -> bytes:
     for winners in (store.winners(original=original), store.modelled_winners(original=original)):
         if winners:
             return winners[0].kernel.cubin
+    searched = [run.result for run in store.runs() if run.baseline == original and run.result is not None]
+    if searched and not any(result.get("improved") for result in searched):
+        raise StoreError(
+            "nothing beat the baseline: there is nothing to explain",
+            where=name,
+            hint="a larger --budget of `sassafras optimize` may, or name a cubin with --tuned",
+        )
     raise StoreError(
         "the store has no tuned kernel for it",
         where=name,
