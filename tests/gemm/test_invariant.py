@@ -22,6 +22,7 @@ from sassafras.core import SassafrasError  # noqa: E402
 from sassafras.gemm.configs import few_rows, registry  # noqa: E402
 from sassafras.gemm.configs.base import cuts_at  # noqa: E402
 from sassafras.gemm.configs.names import parse  # noqa: E402
+from sassafras.gemm.configs.rows import RMS_NORM  # noqa: E402
 from sassafras.gemm.matmul import api, planner, rows_op  # noqa: E402
 from sassafras.gemm.matmul import batch_invariant as context  # noqa: E402
 from sassafras.gemm.matmul import invariant as room  # noqa: E402
@@ -419,7 +420,7 @@ def test_products_of_ours_are_torchs_within_the_context(
         for at in (0, 2, 3, 4):
             assert torch.equal(calls[at](), wanted), at
         out = torch.empty_like(x)
-        assert not rows_op._launched(False, x, random(64), out, 1e-6)
+        assert not rows_op._launched(RMS_NORM, x, random(64), None, out, 1e-6, False)
         api.use(ordinary, device="cpu")  # an engine that comes meanwhile waits
         assert launched() == [0] * len(calls)
     assert launched() == [1] * len(calls)

@@ -19,6 +19,7 @@ from sassafras.gemm.configs import epilogue, registry  # noqa: E402
 from sassafras.gemm.configs.base import Mode  # noqa: E402
 from sassafras.gemm.configs.epilogue import NUMBERS, SWIGLU  # noqa: E402
 from sassafras.gemm.configs.names import parse  # noqa: E402
+from sassafras.gemm.configs.rows import GATED, LAYER_NORM, RMS_NORM  # noqa: E402
 from sassafras.gemm.configs.split_k_two_pass import PartialsInstance, TwoPassSplitKConfig  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver, DriverError  # noqa: E402
 from sassafras.gemm.matmul.plan import KernelPlan, LaunchPlan, plan, why_illegal  # noqa: E402
@@ -291,12 +292,13 @@ def test_rows_are_served_wherever_their_result_lies_apart(launchers: dict[str, A
         weights = [drawn.memory.as_strided((k, w), (1, k + gap), 8 * draw.randrange(300)) for w in widths]
         biases, none = [drawn.vector(w, 0.3) for w in widths], [None] * (3 - len(widths))
         joined = [drawn.lines(*leading, k), *weights, *none, *biases, *none, drawn.vector(k, 0.4)]
-        gated, alone = draw.choice(((True, False), (True, True), (False, False)))
-        other = None if alone else drawn.lines(*(leading if gated else ()), 2 * k)
-        rows = [drawn.lines(*leading, 2 * k), other]
+        kind, alone = draw.choice(((GATED, False), (GATED, True), (RMS_NORM, False), (LAYER_NORM, False)))
+        other = None if alone else drawn.lines(*(leading if kind == GATED else ()), 2 * k)
+        bias = drawn.vector(2 * k, 0.7) if kind == LAYER_NORM else None
+        rows = [drawn.lines(*leading, 2 * k), other, bias]
         for name, ahead, operands, width in (
             ("joined", (), joined, sum(widths)),
-            ("rows", (gated,), rows, k + k * (not alone)),
+            ("rows", (kind,), rows, k + k * (not alone)),
         ):
             out = drawn.lines(*leading, width)
             here, there = (
