@@ -301,6 +301,26 @@ def test_a_time_budget_is_the_whole_wait(tmp_path: Any) -> None:
     assert heard[0].elapsed + heard[0].left < 5.1
 
 
+def test_what_an_interrupted_search_found_outlasts_a_smaller_one(tmp_path: Any) -> None:
+    @dataclass
+    class Interrupted(Bench):
+        def run(self, candidate: Candidate) -> Evaluation:
+            if len(self.log) == 30:
+                signal.raise_signal(signal.SIGINT)
+            return super().run(candidate)
+
+    first = optimize(Interrupted(), tmp_path, "60e", out=tmp_path / "out")
+    assert first.reason == "interrupted" and first.improved
+    again = optimize(Bench(), tmp_path, "1e", out=tmp_path / "out")
+    assert again.cubin == first.cubin and not again.from_store
+    assert (tmp_path / "out" / "softmax-512x4096-anneal-s0.cubin").read_bytes() == first.cubin
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert [run.finished_budget for run in store.runs()] == [None]
+    whole = optimize(Bench(), tmp_path, "60e")
+    assert whole.reason == "budget" and whole.evaluations == 60 and not whole.from_store, "it is resumed"
+    assert optimize(Bench(), tmp_path, "60e").from_store
+
+
 def test_a_resumed_search_has_the_part_of_the_budget_that_it_began_with(tmp_path: Any) -> None:
     class Interrupted(Slow):
         def run(self, candidate: Candidate) -> Evaluation:

@@ -162,8 +162,9 @@ class Job:
     def stored_result(self, fresh: bool) -> Result | None:
         """The result of this very search, if it finished with this budget before."""
         self.begin(fresh)
-        stored = self._stored()
-        return stored if stored is not None and stored.budget == str(self.budget) else None
+        if self.store is None or self.run_id is None:
+            return None
+        return self._stored() if self.store.run(self.run_id).finished_budget == str(self.budget) else None
 
     def _stored(self) -> Result | None:
         """The result of this very search with any budget, if its code is there and still proved."""
@@ -197,8 +198,9 @@ class Job:
             earlier = self._stored()
             if earlier is not None and earlier.outlasts(result):
                 return earlier.instead_of(result)
-            if found.reason != "interrupted":
-                self.store.finish_run(self.run_id, str(self.budget), result.to_json())
+            whole = found.reason != "interrupted"
+            if whole or result.improved:
+                self.store.finish_run(self.run_id, str(self.budget) if whole else None, result.to_json())
         return result
 
     def search(

@@ -28,7 +28,7 @@ class RunRecord:
         created: when it began, ISO 8601 in UTC.
         evaluations: how many outcomes are recorded.
         finished_budget: the budget it finished with, None while it can be resumed.
-        result: what it reported then, None while it can be resumed.
+        result: what it reported then, or found before it was interrupted; None: nothing.
         spec, environment: everything that makes it the search that it is, and what it ran on.
         origin: ``local`` or ``import``.
     """

@@ -136,8 +136,8 @@ class Runs(Database):
             for row in self._all(query, (run_id,)):
                 yield row_outcome(row[:-1]), row[-1]
 
-    def finish_run(self, run_id: int, budget: str, result: Mapping[str, Any]) -> None:
-        """Note what the run reported, and the budget that it had."""
+    def finish_run(self, run_id: int, budget: str | None, result: Mapping[str, Any]) -> None:
+        """Note what the run reported, and the budget that it had; None: it was interrupted."""
         with self.transaction() as db:
             db.execute(
                 "UPDATE runs SET finished_budget = ?, result = ? WHERE id = ?",
