@@ -15,14 +15,14 @@ CHANGELOG_WORDS = 2_400
 #: words of the index, the tutorial and the guides
 GUIDE_WORDS = 9_664
 #: lines of the package: Python, CUDA, C++, and the report's templates, scripts and styles
-SOURCE_LINES = 83_060
+SOURCE_LINES = 83_072
 SOURCE = (".py", ".cu", ".cuh", ".cpp", ".hpp", ".js", ".css", ".jinja")
 #: lines of a source file
 FILE_LINES = 450
 #: places of the package that are laid out by hand
 HAND_FORMATTED = 40
 #: lines of Python in gemm/
-GEMM_LINES = 17_804
+GEMM_LINES = 17_816
 #: lines of benchmarks: scripts, kernels, quotes
 BENCHMARK_LINES = 24_240
 #: bytes of the wheel, without its archive's own

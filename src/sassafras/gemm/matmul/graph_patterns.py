@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -267,6 +268,22 @@ def _uncast(node: Any, dtype: Any) -> Any:
 def same_columns(node: Any) -> bool:
     """Whether a node is a reshape that keeps the last extent, which is known."""
     return node.target is _aten.reshape.default and _columns(node) == _columns(node.args[0]) is not None
+
+
+def behind_reshapes(node: Any) -> Any:
+    """What lies before reshapes that keep the last extent."""
+    while same_columns(node):
+        node = node.args[0]
+    return node
+
+
+def readers(node: Any) -> Iterator[Any]:
+    """Readers of a node, through reshapes that keep its columns."""
+    for reader in node.users:
+        if same_columns(reader):
+            yield from readers(reader)
+        else:
+            yield reader
 
 
 def _columns(node: Any) -> int | None:

@@ -12,7 +12,6 @@ apply the relu or gelu behind them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from itertools import takewhile
 from typing import Any
@@ -39,15 +38,16 @@ from .graph_memory import laid_out, source, unwritten, with_source
 from .graph_patterns import (
     FILE,
     activation,
+    behind_reshapes,
     halves,
     known,
     layer_norm,
     lies,
     pair,
     product,
+    readers,
     residual,
     rms_norm,
-    same_columns,
 )
 from .joined_problem import JoinedCall
 from .layer_op import LayerCall, layer
@@ -109,7 +109,7 @@ def rewrite(graph: Any) -> int:
                 break
     _join(graph)
     ours = [node for node in graph.nodes if node.target in (layer, joined_op.joined)]
-    for root in dict.fromkeys(_behind_reshapes(node.args[0]) for node in ours):
+    for root in dict.fromkeys(behind_reshapes(node.args[0]) for node in ours):
         _norm(graph, root)
     if any(getattr(node.target, "namespace", "") == "sassafras" for node in graph.nodes):
         for node in list(graph.nodes):  # last: where products lie is seen by then
@@ -120,7 +120,7 @@ def rewrite(graph: Any) -> int:
 def _activate(graph: Any, node: Any, call: LayerCall) -> None:
     """Let a product of ours apply its activation, where that pays: not one that may be joined with others."""
     rows = known(call.a).shape[:-1].numel()
-    if sum(reader.target in _PRODUCTS for reader in _readers(_behind_reshapes(call.a))) > 1:
+    if sum(reader.target in _PRODUCTS for reader in readers(behind_reshapes(call.a))) > 1:
         return
     if (call.constant or rows <= MOST_WAITING) and _serves(call):
         _put(graph, node, call)
@@ -144,7 +144,7 @@ def _norm(graph: Any, root: Any) -> None:
     if root.target in _PUT or (found := _norm_of(root)) is None:
         return
     (operator_, kind), x, weight, bias, eps = found
-    ahead = _behind_reshapes(x)
+    ahead = behind_reshapes(x)
     if ahead.op != "placeholder" and ahead.target is not layer:
         return  # Inductor normalises it in the kernel that computes it
     constant = all(unwritten(one) for one in (weight, bias) if one is not None) and _behind_product(x)
@@ -197,9 +197,9 @@ def _replace(graph: Any, node: Any, target: Any, *args: Any) -> None:
 def _join(graph: Any) -> None:
     """Let a kernel of ours multiply by up to three weights, of products with the same rows and norm."""
     for node in [node for node in graph.nodes if node.target is rows_op.gated and len(node.args) == 2]:
-        parts = [*dict.fromkeys(map(_behind_reshapes, node.args))]
+        parts = [*dict.fromkeys(map(behind_reshapes, node.args))]
         shared, *others = map(_joins, parts)
-        if shared is None or others != [shared] or any({*_readers(part)} != {node} for part in parts):
+        if shared is None or others != [shared] or any({*readers(part)} != {node} for part in parts):
             continue
         if (made := _joined(graph, parts)) is None:
             continue
@@ -228,7 +228,7 @@ def _joins(node: Any) -> Any:
     if weight is None or weight.dim() != 2 or weight.shape[1] % joined.UNIT:
         return None
     fixed = unwritten(call.b) and (call.bias is None or unwritten(call.bias))
-    return (_behind_reshapes(call.a), call.norm, call.eps, weight.stride(1)) if fixed else None
+    return (behind_reshapes(call.a), call.norm, call.eps, weight.stride(1)) if fixed else None
 
 
 def _joined(graph: Any, parts: list[Any]) -> Any:
@@ -268,12 +268,12 @@ def _call(node: Any) -> LayerCall | None:
 
 def _normed(calls: dict[Any, LayerCall]) -> dict[Any, LayerCall]:
     """Products' calls with the RMS norm ahead of them, where each reader of the norm can take it in."""
-    readers: dict[Any, list[Any]] = defaultdict(list)
+    by_root: dict[Any, list[Any]] = defaultdict(list)
     for node, call in calls.items():
-        readers[_behind_reshapes(call.a)].append(node)
+        by_root[behind_reshapes(call.a)].append(node)
     found: dict[Any, LayerCall] = {}
-    for root, nodes in readers.items():
-        if (norm := rms_norm(root)) is None or {*_readers(root)} != {*nodes}:
+    for root, nodes in by_root.items():
+        if (norm := rms_norm(root)) is None or {*readers(root)} != {*nodes}:
             continue
         x, weight, eps = norm
         given = {node: calls[node]._replace(a=x, norm=weight, eps=eps) for node in nodes}
@@ -281,21 +281,6 @@ def _normed(calls: dict[Any, LayerCall]) -> dict[Any, LayerCall]:
         if weights >= LEAST_CONSTANT and all(_serves(c) for c in given.values()):
             found |= given
     return found
-
-
-def _behind_reshapes(node: Any) -> Any:
-    while same_columns(node):
-        node = node.args[0]
-    return node
-
-
-def _readers(node: Any) -> Iterator[Any]:
-    """Readers of a node, through reshapes that keep its columns."""
-    for reader in node.users:
-        if same_columns(reader):
-            yield from _readers(reader)
-        else:
-            yield reader
 
 
 def _constant(call: LayerCall) -> bool:
@@ -309,8 +294,18 @@ def _overlaps(node: Any) -> bool:
     """Whether reading weights early pays behind what computes a product's rows: few, or by a launch of ours,
     now or later. Behind others, copies of weights ahead of those of 16 to 64 rows cost 2 to 4 % (an H200)."""
     root, rows = source(node), node.meta["val"].shape[:-1].numel()  # heads are merged behind attention
-    ours = getattr(root.target, "namespace", "") == "sassafras" or _norm_of(root) is not None
+    ours = getattr(root.target, "namespace", "") == "sassafras"
+    if (norm := _norm_of(root)) is not None:
+        ours |= _leaves(behind_reshapes(norm[1]))
     return rows <= COLUMNS or ours or attention_patterns.served(root) is not None
+
+
+def _leaves(ahead: Any) -> bool:
+    """Whether what is ahead of a norm is an input, or a launch of ours, now or later: then so is the norm."""
+    if ahead.op == "placeholder" or ahead.target is layer or product(ahead) is not None:
+        return True
+    parts = map(behind_reshapes, ahead.all_input_nodes) if ahead.target is _aten.add.Tensor else ()
+    return any(product(part) is not None and (residual(part) or (None,))[0] is ahead for part in parts)
 
 
 def _behind_product(node: Any) -> bool:
